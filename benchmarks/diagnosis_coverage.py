@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import click
@@ -24,21 +23,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trimtab import Quadratic, Supervised
-from trimtab._files import write_json
+from trimtab._files import write_file
 from trimtab.core.threads import one_thread
 from trimtab.diagnosis import hessians, intervals, measure, optimum
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.intervals import Left
+from trimtab.diagnosis.intervals import Left, drawn
 from trimtab.diagnosis.panel import Panel, panel_of, thinned
-from trimtab.diagnosis.resampling import drawn
 from trimtab.problems.supervised.batches import batch_size
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "results" / "diagnosis" / "coverage.json"
-FIRST = 20_000  # seeds of the record; others served while the intervals were written
+FIRST = 30_000  # seeds of the record; others served while the intervals were written
 COUNT = 1000
 NUMBERS = ("L", "mu", "delta", "zeta", "sigma")
-NARROW = 1e-6  # an interval is as narrow as arithmetic if its half is <= 1e-6 x the value, or of L
+NARROW = 1e-6  # an interval is as narrow as arithmetic if its half is <= 1e-6 x the value, or x L
 SAVED = 5  # the record is written after 5 problems
 TIME = 1e6  # seconds: nothing is cut short, however busy the machine is
 
@@ -99,7 +97,10 @@ def scales(draw: Draw, N: int) -> Quadratic:
 
 
 def samples(draw: Draw, N: int, classes: int, module: nn.Module | None = None) -> Supervised:
-    """Return clients with features and truths of their own; classes: 0 for least squares."""
+    """Return clients with features and truths of their own.
+
+    classes: 0 for least squares, and 1 for two classes with one logit, so that mu is not l2 alone.
+    """
     d, own = draw.whole(2, 6), draw.power(-1.5, -0.5)
     truth, clients = draw.normal(d, max(1, classes)), []
     for _ in range(N):
@@ -107,14 +108,15 @@ def samples(draw: Draw, N: int, classes: int, module: nn.Module | None = None) -
         X = draw.normal(n, d) * (own * draw.normal(d)).exp() + own * draw.normal(d)
         scores = X @ (truth + own * draw.normal(*truth.shape))
         scores = scores + 0.5 * draw.normal(*scores.shape)
-        clients.append((X, scores.argmax(1) if classes else scores))
+        y = scores.argmax(1) if classes > 1 else (scores > 0).double() if classes else scores
+        clients.append((X, y))
     torch.manual_seed(draw.whole(0, 10**6))
     batch: float | int = draw.between(0.05, 0.4) if draw.whole(0, 1) else draw.whole(4, 24)
     sampling: Any = "iid" if draw.whole(0, 1) else "reshuffle"
     made = nn.Linear(d, max(1, classes)) if module is None else module
     if module is not None:
         made = nn.Sequential(nn.Linear(d, 4), nn.Tanh(), nn.Linear(4, classes))
-    loss = F.cross_entropy if classes else F.mse_loss
+    loss = (F.mse_loss, F.binary_cross_entropy_with_logits, F.cross_entropy)[min(classes, 2)]
     return Supervised(made.double(), loss, clients, batch=batch, sampling=sampling, l2=0.02)
 
 
@@ -134,12 +136,12 @@ FAMILIES = {
     ),
     "scales, some clients": Family(lambda draw: scales(draw, draw.whole(30, 200)), clients=True),
     "logistic, some clients": Family(
-        lambda draw: samples(draw, draw.whole(24, 60), 3), clients=True
+        lambda draw: samples(draw, draw.whole(24, 60), 1), clients=True
     ),
     "least squares, some samples": Family(
         lambda draw: samples(draw, draw.whole(4, 12), 0), data=True
     ),
-    "logistic, some samples": Family(lambda draw: samples(draw, draw.whole(4, 12), 3), data=True),
+    "logistic, some samples": Family(lambda draw: samples(draw, draw.whole(4, 12), 1), data=True),
     "network, some samples": Family(
         lambda draw: samples(draw, draw.whole(4, 8), 3, nn.Tanh()), data=True, at_optimum=False
     ),
@@ -148,7 +150,7 @@ FAMILIES = {
     ),
     "matrices, all": Family(lambda draw: matrices(draw, draw.whole(4, 20))),
     "scales, all": Family(lambda draw: scales(draw, draw.whole(4, 20))),
-    "logistic, all": Family(lambda draw: samples(draw, draw.whole(4, 8), 3)),
+    "logistic, all": Family(lambda draw: samples(draw, draw.whole(4, 8), 1)),
 }
 
 
@@ -223,20 +225,24 @@ def run(name: str, seed: int) -> dict[str, Any]:
     """Return the row of one problem."""
     family, draw = FAMILIES[name], Draw(seed)
     problem = family.make(draw)
-    share, started = draw.between(0.15, 0.65), process_time()
+    share = draw.between(0.15, 0.65)
     clients = draw.some(problem.N, share) if family.clients else tuple(range(problem.N))
     panel = panel_of(problem, clients)
     if family.data and isinstance(problem, Supervised):
         panel = thinned(problem, clients, draw.whole(20, 60), seed, Budget(TIME))
     found, true = measured(problem, panel, family, seed), truth(problem, family)
-    numbers = {n: [found[n].value, found[n].low, found[n].high, true[n]] for n in NUMBERS}
     scale = found["L"].value
+    ends = {name: (found[name].low, found[name].high) for name in NUMBERS}
+    widths = {
+        name: (high - low) / (abs(true[name]) if name in ("zeta", "sigma") else scale)
+        for name, (low, high) in ends.items()
+    }
     return {
         "family": name,
         "seed": seed,
-        "numbers": numbers,
-        "L": scale,
-        "seconds": process_time() - started,
+        "covered": [n for n, (low, high) in ends.items() if low <= true[n] <= high],
+        "narrow": [n for n in NUMBERS if widths[n] <= 2 * NARROW],
+        "widths": {n: float(f"{width:.2g}") for n, width in widths.items()},
     }
 
 
@@ -249,17 +255,9 @@ def sampled(row: dict[str, Any], name: str) -> bool:
     return family.clients or family.data or name == "sigma"
 
 
-def covered(row: dict[str, Any], name: str) -> bool:
-    """Return whether an interval contains the truth."""
-    _, low, high, true = row["numbers"][name]
-    return bool(low <= true <= high)
-
-
-def narrow(row: dict[str, Any], name: str) -> bool:
-    """Return whether an interval is as narrow as arithmetic."""
-    value, low, high, _ = row["numbers"][name]
-    scale = abs(value) if name in ("zeta", "sigma") else row["L"]
-    return bool(high - low <= 2 * NARROW * scale)
+def write(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write the record, a row in each line."""
+    write_file(out, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -273,9 +271,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             drawn_ = [row for row in some if sampled(row, name)]
             exact = [row for row in some if not sampled(row, name)]
             if drawn_:
-                cells.append(f"{sum(covered(row, name) for row in drawn_) / len(drawn_):.1%}")
+                share = sum(name in row["covered"] for row in drawn_) / len(drawn_)
+                cells.append(f"{share:.1%}")
             elif exact:
-                good = sum(covered(row, name) and narrow(row, name) for row in exact)
+                good = sum(name in row["covered"] and name in row["narrow"] for row in exact)
                 cells.append(f"{good} of {len(exact)} exact")
             else:
                 cells.append("-")
@@ -302,8 +301,8 @@ def main(first: int, count: int, out: Path, only: str, nice: int) -> None:
                 continue
             rows.append(run(name, seed))
             if len(rows) % SAVED == 0:
-                write_json(out, rows)
-    write_json(out, rows)
+                write(rows, out)
+    write(rows, out)
     click.echo(table(rows))
 
 

@@ -107,26 +107,39 @@ def richardson_romberg(clients, x, *, eta_l, K, eta_g):
         yield 2 * x_slow - x_fast
 
 
-# -- base optimisers: gradient g and state (m, v) -> direction U, state V
+# -- base optimisers: gradient g, state (m, v) and point y -> direction U, state V
 
 
-def momentum(g, m, v, *, beta):
+def momentum(g, m, v, *, beta, y):
     m = g + beta * m
     return m, (m, v)
 
 
-def adam(g, m, v, *, beta1, beta2, eps):
+def adam(g, m, v, *, beta1, beta2, eps, y):
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
     return m / (sqrt(v) + eps), (m, v)
 
 
-def adagrad(g, m, v, *, eps):
+def adamw(g, m, v, t=0, *, y, beta1, beta2, eps, weight_decay):
+    """Return the step of torch.optim.AdamW as its documentation writes it."""
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    m_hat, v_hat = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+    return m_hat / (sqrt(v_hat) + eps) + weight_decay * y, (m, v, t + 1)
+
+
+def clipped(g, *s, y, norm, base):
+    length = sqrt((g**2).sum())
+    return base(g if length <= norm else norm / length * g, *s, y=y)
+
+
+def adagrad(g, m, v, *, eps, y):
     v = v + g**2
     return g / (sqrt(v) + eps), (m, v)
 
 
-def yogi(g, m, v, *, beta1, beta2, eps):
+def yogi(g, m, v, *, beta1, beta2, eps, y):
     m = beta1 * m + (1 - beta1) * g
     v = v - (1 - beta2) * g**2 * sign(v - g**2)
     return m / (sqrt(v) + eps), (m, v)
@@ -140,7 +153,7 @@ def fedopt(clients, x, *, eta_l, K, base, eta_g):
             y[i] = x
             for k in range(K):
                 y[i] = y[i] - eta_l * clients.batch(i, y[i], r, k)
-        direction, s = base(x - clients.mean(y), *s)
+        direction, s = base(x - clients.mean(y), *s, y=x)
         x = x - eta_g * direction
         yield x
 
@@ -148,7 +161,7 @@ def fedopt(clients, x, *, eta_l, K, base, eta_g):
 def server_only(clients, x, *, eta, base):
     s = np.zeros_like(x), np.zeros_like(x)
     for _, cohort in clients.rounds():
-        direction, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s)
+        direction, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s, y=x)
         x = x - eta * direction
         yield x
 
@@ -160,9 +173,9 @@ def mimelite(clients, x, *, eta, K, base):
         for i in cohort:
             y[i] = x
             for k in range(K):
-                direction, _ = base(clients.batch(i, y[i], r, k), *s)
+                direction, _ = base(clients.batch(i, y[i], r, k), *s, y=y[i])
                 y[i] = y[i] - eta * direction
-        _, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s)
+        _, s = base(clients.mean({i: clients.full(i, x) for i in cohort}), *s, y=x)
         x = clients.mean(y)
         yield x
 
@@ -176,9 +189,9 @@ def mime(clients, x, *, eta, K, base):
             y[i] = x
             for k in range(K):
                 change = clients.batch(i, y[i], r, k) - clients.batch(i, x, r, k)
-                direction, _ = base(change + c, *s)
+                direction, _ = base(change + c, *s, y=y[i])
                 y[i] = y[i] - eta * direction
-        _, s = base(c, *s)
+        _, s = base(c, *s, y=x)
         x = clients.mean(y)
         yield x
 
@@ -278,7 +291,7 @@ def scaffold_opt(clients, x, *, eta_l, K, base, eta_g):
             y[i], raw, s = x, [], (np.zeros_like(x), np.zeros_like(x))
             for k in range(K):
                 raw.append(clients.batch(i, y[i], r, k))
-                direction, s = base(raw[-1] - c_i[i] + c, *s)
+                direction, s = base(raw[-1] - c_i[i] + c, *s, y=y[i])
                 y[i] = y[i] - eta_l * direction
             c_i_new[i] = np.mean(raw, axis=0)
         x = (1 - eta_g) * x + eta_g * clients.mean(y)

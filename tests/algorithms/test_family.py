@@ -17,6 +17,8 @@ from tests.helpers.quadratics import (
     quadratic,
 )
 from trimtab import (
+    AdamW,
+    Clipped,
     FedAvg,
     FedDyn,
     FedNova,
@@ -245,3 +247,74 @@ def test_scaffold_opt_reaches_the_optimum(base, S, weights):
     problem = quadratic(weights=weights)
     x = path(ScaffoldOpt(eta_l=0.02, K=K, base=base), problem, 600, S=S)[-1]
     assert_same(x, problem.x_star, atol=1e-8)
+
+
+# Correct, then clip, then the optimiser; without decay x* is a fixed point of each.
+MODERN = (
+    AdamW(eps=0.1, weight_decay=0.0),
+    Clipped(AdamW(eps=0.1, weight_decay=0.0), norm=0.5),
+    Clipped(Momentum(0.5), norm=0.5),
+)
+
+
+@weighted
+@pytest.mark.parametrize("S", [2, 6])
+@pytest.mark.parametrize("base", MODERN, ids=repr)
+def test_scaffold_opt_reaches_the_optimum_with_adamw_and_clipping(base, S, weights):
+    problem = quadratic(weights=weights)
+    x = path(ScaffoldOpt(eta_l=0.02, K=K, base=base), problem, 900, S=S)[-1]
+    assert_same(x, problem.x_star, atol=1e-8)
+
+
+def test_with_weight_decay_it_ends_where_one_client_with_all_data_ends():
+    problem = quadratic(weights=WEIGHTS)
+    pooled = Quadratic(problem.H[None], (problem.H @ problem.x_star)[None])
+    algorithm = ScaffoldOpt(eta_l=0.02, K=K, base=AdamW(eps=0.1, weight_decay=0.1))
+    end, alone = (path(algorithm, each, 900)[-1] for each in (problem, pooled))
+    assert_same(end, alone, atol=1e-8)
+    assert (end - problem.x_star).norm() > 1e-3
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_one_client_steps_as_pytorchs_adamw_does(decay, clip):
+    """With one client c_i = c, so that K local steps are K steps of torch.optim."""
+    problem = quadratic(N=1)
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    theirs = torch.optim.AdamW([x], lr=0.02, weight_decay=decay)
+    for _ in range(K):
+        x.grad = problem.gradient(x.detach())
+        if clip is not None:
+            x.grad *= min(1.0, clip / float(x.grad.norm()))
+        theirs.step()
+    base = AdamW(weight_decay=decay)
+    base = base if clip is None else Clipped(base, clip)
+    ours = path(ScaffoldOpt(eta_l=0.02, K=K, base=base), problem, 1)[0]
+    assert_same(ours, x.detach(), atol=1e-12)
+
+
+class ClippedFirst(ScaffoldOpt):
+    """The mistake: the raw gradient is clipped, then corrected."""
+
+    def local(self, g, c_i, x, c):
+        clip = Clipped(self.base, 0.5)._clip
+        inner = ClientOracle(lambda y, k=None: clip(g(y, k)))
+        return super().local(inner, c_i, x, c)
+
+
+def test_clipping_before_the_correction_ends_elsewhere():
+    problem, how = quadratic(), {"eta_l": 0.02, "K": K}
+    right = ScaffoldOpt(base=Clipped(Momentum(0.0), 0.5), **how)
+    wrong = ClippedFirst(base=Momentum(0.0), **how)
+    ends = [path(each, problem, 900)[-1] for each in (right, wrong)]
+    assert_same(ends[0], problem.x_star, atol=1e-8)
+    assert (ends[1] - problem.x_star).norm() > 0.05
+
+
+def test_a_base_whose_direction_does_not_take_the_point_is_refused(refused):
+    class Old(Momentum):
+        def U(self, g, m):
+            return g
+
+    with refused("base", "with U(g, s, y) and V(g, s)"):
+        ScaffoldOpt(eta_l=0.1, K=1, base=Old())

@@ -261,7 +261,7 @@ class GradientAtY(Mime):
     def local(self, g, _, x, s, c):
         y = x
         for k in range(self.K):
-            y = y - self.eta * self.base.U(g(y, k) - g(y, k) + c, s)
+            y = y - self.eta * self.base.U(g(y, k) - g(y, k) + c, s, y)
         return mime.Upload(y - x), ()
 
 
@@ -303,7 +303,7 @@ class AnotherMiniBatch(Mime):
     def local(self, g, _, x, s, c):
         y = x
         for k in range(self.K):
-            y = y - self.eta * self.base.U(g(y, k) - g(x, self.K + k) + c, s)
+            y = y - self.eta * self.base.U(g(y, k) - g(x, self.K + k) + c, s, y)
         return mime.Upload(y - x), ()
 
 

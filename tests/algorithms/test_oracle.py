@@ -26,7 +26,13 @@ BASES = {
     "adam": case(trimtab.Adam, oracle.adam, beta1=0.8, beta2=0.95, eps=0.01),
     "adagrad": case(trimtab.Adagrad, oracle.adagrad, eps=0.02),
     "yogi": case(trimtab.Yogi, oracle.yogi, beta1=0.7, beta2=0.9, eps=0.03),
+    "adamw": case(trimtab.AdamW, oracle.adamw, beta1=0.8, beta2=0.95, eps=0.01, weight_decay=0.2),
 }
+# The norms of these gradients lie on both sides of 0.4.
+BASES["clipped"] = (
+    trimtab.Clipped(BASES["adamw"][0], norm=0.4),
+    partial(oracle.clipped, base=BASES["adamw"][1], norm=0.4),
+)
 
 
 def based(ours, theirs, **settings):

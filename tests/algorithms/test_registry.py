@@ -16,9 +16,21 @@ import pytest
 import torch
 
 import trimtab
-from tests.helpers.clipped import CLIPPED
+from tests.helpers.clamped import CLAMPED
 from tests.helpers.command import trimtab as trimtab_command
-from trimtab import Adam, FedAvg, Metric, Mime, Momentum, RichardsonRomberg, Scaffold, Sgd, simulate
+from trimtab import (
+    Adam,
+    AdamW,
+    Clipped,
+    FedAvg,
+    Metric,
+    Mime,
+    Momentum,
+    RichardsonRomberg,
+    Scaffold,
+    Sgd,
+    simulate,
+)
 from trimtab.algorithms import registry
 from trimtab.algorithms.registry import build, decode, encode, kind
 from trimtab.cli.options import PARAMETERS
@@ -30,7 +42,7 @@ from trimtab.studies.compare import DEFAULT
 from trimtab.testing import check_algorithm
 
 MINE = (
-    CLIPPED.replace("Clipped", "Mine")
+    CLAMPED.replace("Clamped", "Mine")
     + '''
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +82,7 @@ def mine(tmp_path, monkeypatch):
 def test_the_command_line_has_the_hyper_parameters_of_the_registry():
     named = {p.name: p.type for n in registry.NAMES for p in kind(n).parameters}
     named |= {f.name: float for base in registry.bases().values() for f in fields(base)}
+    named |= {"clip": float}
     assert {n: t for n, t in named.items() if n not in ("base", "lean")} == PARAMETERS
 
 
@@ -160,10 +173,10 @@ def test_an_algorithm_that_reads_differently_here_is_refused(mine, refused):
 
 def test_an_entry_point_is_an_algorithm(mine, monkeypatch):
     monkeypatch.syspath_prepend(".")
-    points = EntryPoints([EntryPoint("clipped", "mine:Mine", registry.GROUP)])
+    points = EntryPoints([EntryPoint("clamped", "mine:Mine", registry.GROUP)])
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    assert kind("Clipped").cls.__name__ == "Mine"
-    assert "clipped" in registry.known()
+    assert kind("Clamped").cls.__name__ == "Mine"
+    assert "clamped" in registry.known()
     sys.modules.pop("mine", None)
 
 
@@ -321,8 +334,15 @@ def test_a_base_optimiser_is_given_by_its_name_or_as_itself(refused):
     words = {"eta": 0.1, "K": 2}
     assert build("mime", **words).base == Momentum()
     assert build("mime", **words, base="adam", eps=0.5).base == Adam(eps=0.5)
+    nested = build("mime", **words, base="adamw", weight_decay=0.2, clip=1.5)
+    assert nested.base == Clipped(AdamW(weight_decay=0.2), norm=1.5)
+    assert decode(encode(nested)) == nested
+    with refused("clip=-1.0; pass a number that is positive"):
+        build("mime", **words, clip=-1.0)
     assert build("mime", **words, base=Adam(eps=0.5)) == Mime(**words, base=Adam(eps=0.5))
-    with refused("'nadam' is not a base optimiser; pass one of momentum, adam, yogi, adagrad"):
+    with refused(
+        "'nadam' is not a base optimiser; pass one of momentum, adam, adamw, yogi, adagrad"
+    ):
         build("mime", **words, base="nadam")
 
 

@@ -20,6 +20,7 @@ from trimtab import (
     Scheduled,
     Simulation,
     Through,
+    Warmup,
     compare,
     simulate,
 )
@@ -130,6 +131,21 @@ def test_a_decay_begins_at_one():
 def test_pieces_begin_with_the_rounds_that_they_name():
     steps = Piecewise(((3, 0.1), (5, 0.01)))
     assert [steps(r) for r in (1, 2, 3, 4, 5, 6)] == [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+
+
+def test_a_warm_up_rises_to_one_and_hands_over_to_the_next_schedule():
+    assert [Warmup(4)(r) for r in (1, 2, 4, 5, 99)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    then = Warmup(2, then=Decay(0.5))
+    assert [then(r) for r in range(1, 6)] == [0.5, 1.0, 1.0, 0.5, 0.25]
+    scheduled = Scheduled(FedAvg(eta_l=0.4, K=2), eta_l=then)
+    assert scheduled.at(1).eta_l == 0.2
+    assert decode(encode(scheduled)) == scheduled
+
+
+@pytest.mark.parametrize("words", [{"R": 0}, {"R": 2, "then": 0.5}])
+def test_a_warm_up_wants_rounds_and_a_schedule(refused, words):
+    with refused("Warmup"):
+        Warmup(**words)
 
 
 def test_a_number_of_steps_is_rounded_and_never_below_one():

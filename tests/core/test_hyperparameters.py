@@ -191,6 +191,7 @@ DEFAULTS = {
 BASES = {
     "momentum": {"beta": 0.9},
     "adam": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
     "yogi": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
     "adagrad": {"eps": 1e-3},
 }

@@ -5,7 +5,7 @@ import pytest
 from tests.helpers.losses import quadratics
 from trimtab import diagnose
 from trimtab.diagnosis.advise import Gain
-from trimtab.diagnosis.resampling import Estimate
+from trimtab.diagnosis.intervals import Estimate
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from tests.diagnosis.test_little_time import Costly
 from tests.helpers.losses import Opaque, everybody, logistic, quadratics, random
 from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
-from trimtab.diagnosis import hessian_products, hessians, intervals, measure
+from trimtab.diagnosis import hessians, intervals, measure
 from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.intervals import LEVEL, Estimate, drawn, estimated, largest
 from trimtab.diagnosis.panel import panel_of, thinned
-from trimtab.diagnosis.resampling import LEVEL, Estimate, drawn, estimated, largest
 
 SEEDS = range(1, 7)
 MARGIN = 0.15  # an interval that is 4 x too narrow is contradicted in > 15 % of the pairs
@@ -63,10 +63,10 @@ def measured(problem, panel, seed):
     noise = measure.batch_noise(panel, x, seed, budget.until(1))
     matrices = hessians.full_hessians(panel, x, budget.until(1))
     found = hessians.by_matrices(panel, matrices, budget.until(1))
-    ratio = measure.ratio(there, here)
+    apart = measure.difference(there, here)
     draws = drawn(panel, problem.N, seed)
-    B = float(ratio.of(panel.p))
-    return intervals.at_point("x", x, draws, panel.p, here, found, noise, (ratio,), B)
+    B = measure.B_of(panel.p, apart)
+    return intervals.at_point("x", x, draws, panel.p, here, found, noise, (apart,), B)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_common_directions_give_a_bound_that_is_inside_its_interval():
     problem = quadratics(N=12, d=40, delta=0.5)
     budget = Budget(600.0)
     for seed in SEEDS:
-        steps = hessian_products.by_products(
+        steps = hessians.by_products(
             everybody(problem), problem.x_star, seed, budget, budget.until(1)
         )
         found = Task(steps).result()

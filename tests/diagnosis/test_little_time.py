@@ -12,10 +12,9 @@ from torch.nn import functional as F
 from tests.helpers.losses import Opaque, everybody, logistic, quadratics, random
 from trimtab import Supervised, diagnose, simulate
 from trimtab.core.task import Task
-from trimtab.diagnosis import hessian_products, hessians, optimum, quadratic_model
+from trimtab.diagnosis import hessians, optimum, quadratic_model
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.lanczos import Spectrum
 from trimtab.diagnosis.model_rounds import Goal, predict
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.prediction import _settled
@@ -355,7 +354,7 @@ def test_L_is_at_least_what_delta_and_the_mean_say_of_it(convex):
     A[4] *= 5
     panel = everybody(Matrices(A))
     for looks in (*range(1, 80, 3), 10_000):
-        steps = hessian_products.by_products(panel, random(30), 0, Budget(60.0), after(looks))
+        steps = hessians.by_products(panel, random(30), 0, Budget(60.0), after(looks))
         found = Task(steps).result()
         assert max(found.norm, found.delta - found.norm) * (1 - 1e-12) <= found.L
         assert not convex or found.delta <= found.L
@@ -434,6 +433,5 @@ def test_the_curvature_along_the_gradient_says_how_steep_f_is():
     panel = choose_panel(problem, 0, Budget(60.0))
     x = problem.x0() + 1
     found = optimum.along_gradient(panel, x, problem.gradient(x))
-    assert 0.1 * problem.L <= found.norm <= 1.001 * problem.L
-    assert optimum.along_gradient(panel, x, torch.zeros_like(x)).norm == 0
-    assert not Spectrum((1.0,), (1.0,), error=1.0).settled
+    assert 0.1 * problem.L <= found <= 1.001 * problem.L
+    assert optimum.along_gradient(panel, x, torch.zeros_like(x)) == 0

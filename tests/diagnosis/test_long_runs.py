@@ -1,6 +1,5 @@
 """The predicted bias against long runs."""
 
-from dataclasses import replace
 from itertools import islice, pairwise
 
 import pytest
@@ -9,7 +8,7 @@ from torch.nn.functional import cosine_similarity
 
 from tests.helpers.losses import logistic, quadratics, random
 from trimtab import FedAvg, Quadratic, RichardsonRomberg, Scaffold, Supervised, diagnose, simulate
-from trimtab.diagnosis import hessians, lanczos, measure, optimum, stationary
+from trimtab.diagnosis import hessians, measure, optimum, theory
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.panel import choose_panel
 from trimtab_papers import many_runs
@@ -39,7 +38,7 @@ def test_the_predicted_bias_is_that_of_a_long_run(name):
     H = hessians.full_hessian(panel, x_star, budget.until(1))
     x_star = x_star - torch.linalg.solve(H, problem.gradient(x_star))  # its last digits
     here = measure.at_point(panel, x_star)
-    pull = stationary.pull_of(panel, x_star, here.rows - here.mean)
+    pull = theory.pull_of(panel, x_star, here.rows - here.mean)
     assert found.reached
     gaps, left = [], []
     for eta in STEPS:
@@ -81,11 +80,9 @@ def test_the_covariance_of_the_noise_is_that_of_the_exact_derivatives():
     )
     x, budget = many_runs.optimum(model), Budget(60.0)
     panel = choose_panel(problem, 0, budget)
-    H = hessians.full_hessian(panel, x, budget.until(1))
-    known = replace(hessians.by_mean_alone(panel, lanczos.dense(H)), matrix=H)
-    batches = stationary.noise_law(panel, x, known, 0, budget.until(1))
+    batches = theory.covariance(panel, x, 0, budget.until(1))
     C = torch.stack([model.covariance(i, x) for i in range(4)]).mean(0)
-    assert float((batches.C - C).norm() / C.norm()) < 0.05
+    assert float((batches - C).norm() / C.norm()) < 0.05
 
 
 def test_with_mini_batches_fedavg_ends_where_both_parts_say():
@@ -103,5 +100,5 @@ def test_with_mini_batches_fedavg_ends_where_both_parts_say():
     budget, one = Budget(60.0), Chains(model)
     panel = choose_panel(one, 0, budget)
     here, H = measure.at_point(panel, x), hessians.full_hessian(panel, x, budget.until(1))
-    ours = torch.linalg.solve(H, stationary.pull_of(panel, x, here.rows - here.mean)) / 2
+    ours = torch.linalg.solve(H, theory.pull_of(panel, x, here.rows - here.mean)) / 2
     torch.testing.assert_close(ours, many_runs.heterogeneity_bias(model, x, 1.0, 2))

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from tests.helpers.losses import Opaque, dense_hessian, everybody, logistic, quadratics, random
 from trimtab import Quadratic, Supervised, diagnose
 from trimtab.core.task import Task
-from trimtab.diagnosis import hessian_products, intervals, measure, optimum
+from trimtab.diagnosis import hessians, intervals, measure, optimum
 from trimtab.diagnosis.budget import Budget
+from trimtab.diagnosis.intervals import drawn
 from trimtab.diagnosis.panel import choose_panel, thinned
-from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.rules import RULES
 from trimtab.problems.catalogue import mlp
 
@@ -46,7 +46,7 @@ def test_without_closed_forms_the_same_is_measured():
 def by_products(problem, x, seconds=60.0, seed=0, worst=RULES.followed):
     budget = Budget(seconds)
     panel = everybody(problem)
-    work = Task(hessian_products.by_products(panel, x, seed, budget, budget.until(1), worst))
+    work = Task(hessians.by_products(panel, x, seed, budget, budget.until(1), worst))
     return work.result(), budget
 
 

@@ -13,6 +13,7 @@ from tests.helpers.losses import random
 from trimtab import FedAvg, Quadratic, Scaffold, Supervised, diagnose, simulate
 from trimtab.diagnosis import theory
 from trimtab.diagnosis.theory import Constants, dominating, knee, rates
+from trimtab.problems.linear_system import solve_continuous_lyapunov
 from trimtab_papers.many_runs import Chains, Noisy
 
 AT = Constants(L=2, mu=0.1, delta=0.3, G=3, B=1.5, sigma=0.7, N=20, S=5, eps=0.01)
@@ -74,20 +75,6 @@ def test_the_knee():
     assert knee(1, 5, 1) == 1
 
 
-def test_a_stable_step_moves_no_further_than_a_gradient_step():
-    assert theory.stable_step(4.0, 1) == 0.25
-    assert theory.stable_step(4.0, 10) * 10 == pytest.approx(0.25)
-    assert theory.stable_step(4.0, 10, eta_g=2.0) * 10 * 2 == pytest.approx(0.25)
-
-
-def test_lyapunov_solves():
-    A = random(6, 6)
-    H, C = A @ A.T + torch.eye(6), random(6, 6, seed=1)
-    C = C @ C.T
-    X = theory.lyapunov(H, C)
-    torch.testing.assert_close(H @ X + X @ H, C)
-
-
 @pytest.mark.parametrize("kind", [FedAvg, Scaffold])
 def test_the_stationary_variance_is_that_of_a_long_run(kind):
     """Thousands of chains of quadratics with i.i.d. noise; covariance within 5 %."""
@@ -96,9 +83,8 @@ def test_the_stationary_variance_is_that_of_a_long_run(kind):
     eta, K, R = 0.006, 5, 110
     many, x_star = Chains(model, 3000), model.quadratic.x_star
     C = torch.eye(2, dtype=torch.float64) / 2
-    name = kind.__name__.lower()
-    C = theory.sampled_noise(C, torch.zeros_like(C), name, K, 4, 4)
-    predicted = float(theory.lyapunov(model.quadratic.H, eta * C).trace())
+    trace = eta * float(solve_continuous_lyapunov(model.quadratic.H, C).trace())
+    predicted = theory.sampled_noise(trace, 0.0, kind.__name__.lower(), K, 4, 4)
     rounds = list(islice(simulate(kind(eta_l=eta, K=K), many, x=many.start(x_star)), R))
     late = [float(torch.cov(many.rows(done.x).T).trace()) for done in rounds[-40::10]]
     assert sum(late) / len(late) == pytest.approx(predicted, rel=0.05)
@@ -120,10 +106,10 @@ def test_the_variance_of_fedavg_with_sampled_clients_is_exact_for_small_steps():
     mean = n.mean() / (1 - m.mean())
     square = ((n**2).mean() + 2 * (m * n).mean() * mean + v.mean()) / (1 - (m**2).mean())
     g = problem.A[:, 0, 0] * problem.x_star - problem.b[:, 0]
-    spread = g.square().mean().view(1, 1)
-    C = theory.sampled_noise(torch.tensor([[sigma**2]]).double(), spread, "fedavg", K, N, S)
-    predicted = theory.lyapunov(problem.H, eta * C)
-    assert float(square - mean**2) == pytest.approx(float(predicted), rel=0.01)
+    spread = float(g.square().mean())
+    predicted = theory.sampled_noise(sigma**2, spread, "fedavg", K, N, S)
+    predicted *= eta / (2 * float(problem.H))
+    assert float(square - mean**2) == pytest.approx(predicted, rel=0.01)
 
 
 @pytest.mark.parametrize("weights", [None, (7.0, 1.0, 1.0, 1.0)])

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tests.helpers.losses import logistic, quadratics, random
 from trimtab import Supervised, diagnose
 from trimtab.diagnosis.advise import Gain
-from trimtab.diagnosis.resampling import LEVEL, Estimate
+from trimtab.diagnosis.intervals import LEVEL, Estimate
 from trimtab.diagnosis.rules import RULES
 
 SEEDS = (1, 2, 3)

@@ -47,7 +47,8 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FORBIDDEN = {"problems": {"algorithms"}, "simulation": {"algorithms"}}  # although it stands above
 APART = {  # of ours, these only
-    "testing": {"core", "errors", "algorithms", "compute", "problems", "simulation", "testing"}
+    "sklearn": {"core", "errors", "algorithms", "compute", "problems", "simulation", "sklearn"},
+    "testing": {"core", "errors", "algorithms", "compute", "problems", "simulation", "testing"},
 }
 
 
@@ -258,7 +259,8 @@ def test_no_test_changes_where_modules_are_found():
 # -- public names
 
 PUBLIC = [
-    *("ALGORITHMS", "Adagrad", "Adam", "BadArgument", "Columns", "Comparison", "Cosine"),
+    *("ALGORITHMS", "Adagrad", "Adam", "AdamW", "BadArgument", "Clipped", "Columns"),
+    *("Comparison", "Cosine"),
     *(
         "Dane",
         "DataError",
@@ -285,7 +287,8 @@ PUBLIC = [
     *("MimeMvr", "Momentum", "OnBatch", "Piecewise", "Problem", "Quadratic", "Ray"),
     *("RichardsonRomberg", "Round", "Rounding", "Scaffnew", "Scaffold", "ScaffoldM", "ScaffoldOpt"),
     *("Scallion", "Schedule", "Scheduled", "ServerMvr", "ServerOnly", "Sgd"),
-    *("Simulation", "Stage", "Supervised", "Through", "Tree", "Yogi", "__version__", "compare"),
+    *("Simulation", "Stage", "Supervised", "Through", "Tree", "Warmup", "Yogi"),
+    *("__version__", "compare"),
     *("diagnose", "load", "load_problem", "register", "simulate", "testing"),
 ]
 SIGNATURES = {
@@ -312,6 +315,9 @@ SIGNATURES = {
     trimtab.Adam: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Yogi: "(beta1=0.9, beta2=0.99, eps=0.001)",
     trimtab.Adagrad: "(eps=0.001)",
+    trimtab.AdamW: "(beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.01)",
+    trimtab.Clipped: "(base, norm)",
+    trimtab.Warmup: "(R, then=None)",
     trimtab.Quadratic: "(A, b, sigma=0.0, weights=None)",
     trimtab.Supervised: (
         "(module, loss, clients, test=None, batch=None, weights=None, sampling='reshuffle', "

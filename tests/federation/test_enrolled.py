@@ -37,7 +37,7 @@ class Enrolled(Whole):
     def enrol(self, name, *options):
         """Let a site make a key, the operator register it, and the site approve what comes."""
         site = self.folder / "sites" / name
-        self.command("enroll", site, *options)
+        self.command("enroll", site, "--federation", self.federation.id, *options)
         self.command("register", self.operator, site / "request.json")
         self.command("approve", site, self.federation.archive(name), "--yes")
 
@@ -54,7 +54,7 @@ def test_from_enrolment_to_dismissal(tmp_path, capsys):
         whole.wait_for_rounds(2)
 
         # what is outside a policy is refused with its line, in both logs
-        line = "policy.toml, line 7: K = [5, 10]; the server asks for 4 local steps"
+        line = "policy.toml, line 6: K = [5, 10]; the server asks for 4 local steps"
         whole.wait_for(f"site c sits out: {line}")
         whole.wait_for(line, "c")
         watched(whole)
@@ -67,7 +67,7 @@ def test_from_enrolment_to_dismissal(tmp_path, capsys):
         until(whole, lambda: "c" in last_round(whole)["cohort"])
         whole.command("leave", whole.operator, "b")
         whole.wait_for("site b has left")
-        whole.wait_for("the server lets this site in no more: b was let go.", "b")
+        whole.wait_for("the server lets this site in no more: b was removed.", "b")
         audited(whole)
     finally:
         whole.close()

@@ -71,20 +71,22 @@ def test_options_are_what_they_were():
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
     hyper += " --option --p"
-    run = "--bind --json --live --min-sites --on-lost-state --round-timeout --target -R"
+    run = (
+        "--bind --experiment --json --live --min-sites --on-lost-state --round-timeout --target -R"
+    )
     watched = ["--log-json", "--log-size", "--metrics-port"]
     assert options == {
         "approve": ["--problem", "--yes"],
-        "enroll": ["--name", "--rotate"],
+        "enroll": ["--federation", "--name", "--rotate"],
         "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
-        "register": ["--replace"],
+        "register": ["--readmit", "--replace"],
         "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
         "resume": sorted([*run.split(), *watched]),
         "site": sorted(["--data", "--proxy", *watched]),
-        "status": ["--json"],
-        "audit": ["--bind", "--json"],
-        "model": [],
+        "status": ["--experiment", "--json"],
+        "audit": ["--bind", "--experiment", "--json"],
+        "model": ["--experiment"],
         "join": [],
         "leave": [],
         "renew": ["--host"],
@@ -132,7 +134,9 @@ BAD = {
     "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
     "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",
     "federate enroll Oslo": "'Oslo' is no name for a site; use small letters, digits",
-    "federate enroll oslo --rotate": "oslo has no key yet; drop --rotate.",
+    "federate enroll oslo": "pass --federation ID, the 12 digits that the operator's `trimtab",
+    "federate enroll oslo --federation 12": "oslo belongs to no federation yet; pass --federation",
+    f"federate enroll oslo --rotate --federation {'0' * 12}": "oslo has no key yet; drop --rotate.",
     f"{SERVER} scafold --eta-l 1 --K 1 -R 1": "'scafold' is not an algorithm (did you mean",
     f"{SERVER} scaffold --K 1 -R 1": "scaffold needs a step size; pass --eta-l",
     f"{SERVER} scaffold --eta-l 1 --K 1 -R 0": "R=0; pass a number of rounds R >= 1.",
@@ -140,6 +144,7 @@ BAD = {
     f"{SERVER} sgd --eta 1 -R 1 --round-timeout 0": "--round-timeout 0; pass a number of seconds.",
     "federate server nosuch --algorithm sgd --eta 1 -R 1": "nosuch holds no federation.json; pass",
     "federate resume made": "made holds no experiment; begin one with `trimtab federate server`.",
+    f"{SERVER} sgd --eta 1 -R 1 --experiment a/b": "'a/b' is no name for an experiment; use small",
     "federate audit made": "made holds no experiment; begin one with `trimtab federate server`.",
     "federate model made out.safetensors": "made has no model yet; no round was committed.",
     "federate site made --data .": "made holds no site.json; pass the folder of `trimtab federate",

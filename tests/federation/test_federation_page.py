@@ -10,11 +10,11 @@ from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F40
 from tests.helpers.operator_folder import operator_folder
 from trimtab import Scaffold
 from trimtab.cli import main
-from trimtab.cli.federate.output import page_so_far, write_page
+from trimtab.cli.federate.output import page_so_far
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.setup.job import start_job
 from trimtab.federation.setup.operator import Federation
-from trimtab.report.federation import read_federation
+from trimtab.report.federation import read_federation, write_federation
 
 R = 6
 
@@ -53,7 +53,7 @@ def operator(tmp_path):
 
 def test_the_page_has_rounds_sites_and_settings(operator, capsys):
     folder, _ = operator
-    text = write_page(folder).read_text()
+    text = write_federation(folder, "state").read_text()
     for title in ("Curves", "Sites", "Settings", "Drift and controls"):
         assert f"<h2>{title}</h2>" in text
     for name in ("site0", "site1", "site2"):

@@ -70,7 +70,7 @@ def test_status_as_json_is_what_it_was(operator):
     found = json.loads(answer("federate", "status", operator, "--json"))
     assert list(found) == [
         *("algorithm", "server", "round", "R", "epoch", "metrics", "bytes_up", "certificate"),
-        "sites",
+        *("sites", "experiments", "expiring"),
     ]
     assert (found["round"], found["R"], found["epoch"], found["bytes_up"]) == (4, 9, 1, 32)
     assert (found["server"], found["metrics"]) == ("stopped", {"accuracy": 0.5})

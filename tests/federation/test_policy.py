@@ -38,10 +38,11 @@ from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.policy import (
     FEWEST,
     Policy,
+    approve_digest,
+    check_algorithms,
     default_policy,
     parse_policy,
     read_policy,
-    write_problem,
 )
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
@@ -50,7 +51,7 @@ KEYS = {"site0": "SHA256:00", "site1": "SHA256:11", "site2": "SHA256:22"}
 
 
 def policy(text=""):
-    return parse_policy(f'problem = "abc"\n{text}')
+    return parse_policy(f"# ours\n{text}", problem="abc")
 
 
 class Governed(Federation):
@@ -72,14 +73,15 @@ class Governed(Federation):
 
 
 def test_the_default_is_shown_line_by_line_and_read_as_it_is_written():
-    made = parse_policy(default_policy("abc"))
+    made = parse_policy(default_policy(), problem="abc")
     assert made.problem == "abc"
+    assert made.lines["problem"] == "approved.sha256: abc"
     assert made.algorithms is None
     assert made.batch[0] >= FEWEST
-    assert made.lines["K"] == "policy.toml, line 7: K = [1, 10000]"
+    assert made.lines["K"] == "policy.toml, line 6: K = [1, 10000]"
     assert made.lines["sites"].endswith(": [sites]")
     assert all(made.is_open_at(minute) for minute in range(24 * 60))
-    assert "says nothing of it, so K = [1, 10000]" in parse_policy('problem = "a"').lines["K"]
+    assert "says nothing of it, so K = [1, 10000]" in parse_policy("").lines["K"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_the_default_is_shown_line_by_line_and_read_as_it_is_written():
         ("K = [1.5, 2]", ("line 2",)),
         ("K = [true, 2]", ("line 2",)),
         ("K = 5", ("[least, most]",)),
-        ("batch = [1, 9]", ("line 2: batch = [1, 9]", "an update upon one sample is that sample")),
+        ("batch = [1, 9]", ("line 2: batch = [1, 9]", "the update of one sample is that sample")),
         ('hours = "25:00-26:00"', ("HH:MM-HH:MM",)),
         ('hours = "08:00-08:00"', ("HH:MM-HH:MM",)),
         ('hours = "08:61-09:00"', ("HH:MM-HH:MM",)),
@@ -100,7 +102,10 @@ def test_the_default_is_shown_line_by_line_and_read_as_it_is_written():
         ("algorithms = []", ('"any"',)),
         ("algorithms = [1]", ('"any"',)),
         ('[sites]\noslo = "12"', ("fingerprint",)),
-        ("frobnicate = 1", ("'frobnicate'", "it may have problem, algorithms")),
+        ("metrics = -1", ("line 2: metrics = -1", "a whole number, from 0 on")),
+        ("branches = 1.5", ("line 2",)),
+        ("frobnicate = 1", ("'frobnicate'", "it may have algorithms, K")),
+        ('problem = "12"', ("line 2: problem = ", "approved.sha256 now; remove this line")),
         ("K = [1,", ("policy.toml cannot be read", "fix it")),
     ],
 )
@@ -116,17 +121,33 @@ def test_hours_may_go_over_midnight():
     ]
 
 
-def test_approval_changes_one_line_and_leaves_the_rest(tmp_path):
-    path = tmp_path / "policy.toml"
-    write_problem(path, "a" * 64)
-    path.write_text(path.read_text().replace("K = [1, 10000]", "K = [2, 20]  # ours"))
-    before = path.read_text()
-    write_problem(path, "b" * 64)
-    assert path.read_text() == before.replace("a" * 64, "b" * 64)
-    assert read_policy(path).K == (2, 20)
-    path.write_text("K = [3, 4]\n")
-    write_problem(path, "c" * 64)
-    assert (read_policy(path).problem, read_policy(path).K) == ("c" * 64, (3, 4))
+def test_programs_write_the_default_and_never_change_a_policy(tmp_path):
+    (tmp_path / "policy.toml").touch(0o600)
+    (tmp_path / "policy.toml").write_text("K = [2, 20]  # ours\n")
+    for digest in ("a" * 64, "b" * 64):
+        approve_digest(tmp_path, digest)
+        assert (read_policy(tmp_path).problem, read_policy(tmp_path).K) == (digest, (2, 20))
+    assert (tmp_path / "policy.toml").read_text() == "K = [2, 20]  # ours\n"
+    (tmp_path / "policy.toml").unlink()
+    assert read_policy(tmp_path).K == (1, 10000)
+    assert (tmp_path / "policy.toml").read_text() == default_policy()
+
+
+def test_a_policy_that_others_may_read_or_change_is_not_used(tmp_path, refused):
+    read_policy(tmp_path)
+    for mode in (0o640, 0o604, 0o620, 0o610):
+        (tmp_path / "policy.toml").chmod(mode)
+        with refused("policy.toml can be read or changed by other users", f"mode {mode:04o}"):
+            read_policy(tmp_path)
+
+
+def test_an_algorithm_that_does_not_exist_is_named(monkeypatch, refused):
+    check_algorithms(policy())
+    check_algorithms(policy('algorithms = ["fedavg", "Scaffold"]'))
+    with refused("line 2: algorithms", "'scafold' is not an algorithm (did you mean scaffold?)"):
+        check_algorithms(policy('algorithms = ["fedavg", "scafold"]'))
+    monkeypatch.setattr("trimtab.algorithms.registry._own", {"scafold": None})
+    check_algorithms(policy('algorithms = ["scafold"]'))  # the problem file registers it
 
 
 # -- requests
@@ -139,7 +160,7 @@ def asked(**header):
 @pytest.mark.parametrize(
     ("text", "header", "words"),
     [
-        ("", {"problem": "other"}, "problem = \"abc\"; the server's problem file is 'other'"),
+        ("", {"problem": "other"}, "approved.sha256: abc; the server's problem file is 'other'"),
         ("", {"problem": None}, "the server's problem file is None"),
         ('[sites]\nsite1 = "SHA256:11"', {}, "line 2: [sites]; 'site2' takes part with key"),
         ('[sites]\nsite1 = "SHA256:11"', {"sites": None}, "does not say which sites take part"),
@@ -151,7 +172,7 @@ def test_a_request_outside_the_policy_is_refused_with_its_line(text, header, wor
     with pytest.raises(OutsidePolicy) as error:
         check_request(policy(text), asked(**header), NOON)
     assert words in str(error.value)
-    assert "policy.toml" in str(error.value)
+    assert str(error.value).startswith(("policy.toml", "approved.sha256"))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,32 @@ def test_one_column_is_a_tensor():
     assert problem.class_shares() is not None
 
 
+def test_a_list_has_one_data_set_for_each_client():
+    whole, module = plays(), nn.Linear(3, 2).double()
+    each = [
+        whole.filter(lambda row, name=name: row["speaker"] == name)
+        for name in ("hamlet", "ophelia")
+    ]
+    one = of_plays(module=module)
+    some = of_plays([part.remove_columns("speaker") for part in each], client=None, module=module)
+    assert (some.N, some.names) == (2, None)
+    assert torch.equal(some.gradient(some.x0()), one.gradient(one.x0()))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"client": None}, "one data set and no client; pass client='…'"),
+        ({"data": [plays()]}, "a list of data sets and client='speaker'; drop client"),
+        ({"data": [], "client": None}, "an empty list; pass a data set for each client"),
+        ({"data": [plays(), 3], "client": None}, "from_datasets got a int; pass a Dataset"),
+    ],
+)
+def test_a_list_that_is_not_one_for_each_client_is_refused(given, sentence, refused):
+    with refused(sentence):
+        of_plays(**given)
+
+
 class Named(nn.Module):
     def __init__(self):
         super().__init__()
@@ -125,7 +151,7 @@ def test_a_large_data_set_is_read_client_by_client(monkeypatch):
 
 REFUSED = {
     "a dict": ({"train": 1, "test": 2}, {}, ["a dict of train, test", "test="]),
-    "no data set": ([1, 2], {}, ["got a list", "Dataset"]),
+    "no data set": ([1, 2], {}, ["got a int", "Dataset"]),
     "no client": (None, {"client": "who"}, ["no column 'who'", "speaker, pixels"]),
     "no target": (None, {"target": "y"}, ["no column 'y'"]),
     "no inputs": (None, {"inputs": "x"}, ["no column 'x'"]),

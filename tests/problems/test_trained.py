@@ -304,7 +304,9 @@ def silo(data):
 def test_sites_that_share_columns_have_the_data_of_the_pooled_table(tmp_path):
     frame = table()
     problem = regression(frame)
-    (tmp_path / "mine.py").write_text(FILE.format(columns=problem.columns))
+    # Lines of a problem file are short, so that a site's terminal shows them whole.
+    text = FILE.format(columns=problem.columns).replace(", '", ",\n    '")
+    (tmp_path / "mine.py").write_text(text)
     x = point(problem)
     for i, name in enumerate(problem.names):
         rows = frame[:60][frame[:60]["hospital"] == name]

@@ -9,6 +9,8 @@ import torch
 from trimtab import (
     Adagrad,
     Adam,
+    AdamW,
+    Clipped,
     Dane,
     FedAvg,
     FedDyn,
@@ -35,7 +37,14 @@ from trimtab import (
 from trimtab.algorithms.fedavg import Server, Upload
 from trimtab.testing import CHECKS, CONTROL_CHECKS, ContractError, check_algorithm, check_controls
 
-BASES = (Momentum(), Adam(), Yogi(), Adagrad())
+BASES = (
+    Momentum(),
+    Adam(),
+    Yogi(),
+    Adagrad(),
+    AdamW(eps=1e-3, weight_decay=0.0),
+    Clipped(Momentum(), norm=1.0),
+)
 SCAFFOLDS = (
     Scaffold(eta_l=0.1, K=5),
     Scaffold(eta_l=0.1, K=5, option="I"),

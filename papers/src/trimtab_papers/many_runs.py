@@ -14,9 +14,8 @@ from torch import Tensor
 
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import BATCH, PROBLEM, stream
-from trimtab.diagnosis import theory
 from trimtab.problems.garnet import GarnetTD
-from trimtab.problems.linear_system import LinearSystem
+from trimtab.problems.linear_system import LinearSystem, solve_continuous_lyapunov
 from trimtab.problems.problem import Problem, normalised
 from trimtab.problems.quadratic import Quadratic
 
@@ -258,19 +257,22 @@ def hessian(model: Model, x: Vector) -> Tensor:
 def stationary_covariance(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Tensor:
     """Return Sigma with Hess Sigma + Sigma Hess = (eta_g eta_l/N) C, to first order."""
     C = _mean(model.covariance, model, x)
-    return theory.stationary_covariance(hessian(model, x), C, eta_l, model.N, eta_g)
+    return eta_g * eta_l / model.N * solve_continuous_lyapunov(hessian(model, x), C)
 
 
 def heterogeneity_bias(model: Model, x: Vector, eta_l: float, K: int) -> Vector:
     """Return eta_l (K-1)/2 Hess^-1 mean_c (Hess_c - Hess) grad f_c: FedAvg's, not SCAFFOLD's."""
     hessians, gradients = _each(model.hessian, model, x), _each(model.gradients, model, x)
-    return theory.heterogeneity_bias(normalised(None, model.N), hessians, gradients, eta_l, K)
+    H = hessians.mean(0)
+    apart = torch.einsum("nij,nj->i", hessians - H, gradients) / model.N
+    bias: Vector = eta_l * (K - 1) / 2 * torch.linalg.solve(H, apart)
+    return bias
 
 
 def noise_bias(model: Model, x: Vector, eta_l: float, eta_g: float = 1.0) -> Vector:
     """Return -(eta_g eta_l/(2 N)) Hess^-1 D3f[V], Hess V + V Hess = C, of every algorithm."""
     H = hessian(model, x)
-    V = theory.lyapunov(H, _mean(model.covariance, model, x))
+    V = solve_continuous_lyapunov(H, _mean(model.covariance, model, x))
     D3 = _mean(lambda i, x: model.third(i, x, V), model, x)
     bias: Vector = -eta_g * eta_l / (2 * model.N) * torch.linalg.solve(H, D3)
     return bias

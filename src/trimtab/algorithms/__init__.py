@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from trimtab.algorithms import registry
 
 if TYPE_CHECKING:
-    from trimtab.algorithms.bases import Adagrad, Adam, AnyBase, Base, Momentum, Yogi
+    from trimtab.algorithms.bases import (
+        Adagrad,
+        Adam,
+        AdamW,
+        AnyBase,
+        Base,
+        Clipped,
+        Momentum,
+        Yogi,
+    )
     from trimtab.algorithms.dane import Dane
     from trimtab.algorithms.fedavg import FedAvg
     from trimtab.algorithms.feddyn import FedDyn
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
     from trimtab.algorithms.scaffoldm import ScaffoldM
     from trimtab.algorithms.scaffoldopt import ScaffoldOpt
     from trimtab.algorithms.scallion import Scallion
-    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Schedule, Scheduled
+    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Schedule, Scheduled, Warmup
     from trimtab.algorithms.servermvr import ServerMvr
     from trimtab.algorithms.serveronly import ServerOnly
     from trimtab.algorithms.sgd import Sgd
@@ -40,8 +49,10 @@ __all__ = [
     "BASES",
     "Adagrad",
     "Adam",
+    "AdamW",
     "AnyBase",
     "Base",
+    "Clipped",
     "Cosine",
     "Dane",
     "Decay",
@@ -70,6 +81,7 @@ __all__ = [
     "Sgd",
     "Stage",
     "Through",
+    "Warmup",
     "Yogi",
 ]
 
@@ -78,7 +90,9 @@ __all__ = [
 # remaining names are in `bases`.
 _ELSEWHERE = {
     **dict.fromkeys(("Rounding", "Stage", "Through"), "through"),
-    **dict.fromkeys(("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled"), "scheduled"),
+    **dict.fromkeys(
+        ("Cosine", "Decay", "Piecewise", "Schedule", "Scheduled", "Warmup"), "scheduled"
+    ),
 }
 
 

@@ -47,4 +47,4 @@ class FedOpt:
         x, s = server
         (dx,) = clients.run(self.local, x).mean()
         D = -dx  # the pseudo-gradient, mean of x - y
-        return Server(x - self.eta_g * self.base.U(D, s), self.base.V(D, s))
+        return Server(x - self.eta_g * self.base.U(D, s, x), self.base.V(D, s))

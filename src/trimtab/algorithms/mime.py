@@ -47,7 +47,7 @@ class Mime:
     def local(self, g: Oracle, _: Any, x: Vector, s: State, c: Vector) -> tuple[Upload, tuple[()]]:
         y = x
         for k in range(g.steps(self.K)):
-            y = y - self.eta * self.base.U(g(y, k) - g(x, k) + c, s)  # one k, one mini-batch
+            y = y - self.eta * self.base.U(g(y, k) - g(x, k) + c, s, y)  # one k, one mini-batch
         return Upload(y - x), ()
 
     def round(self, server: Server, clients: Clients) -> Server:

@@ -41,7 +41,7 @@ class MimeLite:
     def local(self, g: Oracle, state: tuple[()], x: Vector, s: State) -> tuple[Upload, tuple[()]]:
         y = x
         for k in range(g.steps(self.K)):
-            y = y - self.eta * self.base.U(g(y, k), s)
+            y = y - self.eta * self.base.U(g(y, k), s, y)
         return Upload(y - x, g(x)), ()
 
     def round(self, server: Server, clients: Clients) -> Server:

@@ -44,7 +44,14 @@ _TITLES = {  # class, title and colour by name
 NAMES = tuple(_TITLES)
 # Sentences of a report compare other algorithms with these, which readers know.
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
-BASE_NAMES = ("momentum", "adam", "yogi", "adagrad")
+_BASES = {  # classes by name
+    "momentum": "Momentum",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "yogi": "Yogi",
+    "adagrad": "Adagrad",
+}
+BASE_NAMES = tuple(_BASES)
 GROUP = "trimtab.algorithms"  # the group of entry points
 # Colours of users' algorithms. The name decides which one, so that it is the same on every page.
 _OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
@@ -263,8 +270,7 @@ def _written(algorithm: Any) -> str:
 def bases() -> Mapping[str, type[Any]]:
     """Return the base optimisers by name."""
     module = import_module("trimtab.algorithms.bases")
-    classes = (getattr(module, name.capitalize()) for name in BASE_NAMES)
-    return MappingProxyType(dict(zip(BASE_NAMES, classes, strict=True)))
+    return MappingProxyType({name: getattr(module, cls) for name, cls in _BASES.items()})
 
 
 def build(what: Any, **words: Any) -> Any:
@@ -272,7 +278,7 @@ def build(what: Any, **words: Any) -> Any:
 
     what: a name, file.py:Class, a class or a Kind.
     words: hyper-parameters by name. A base optimiser is given as `base="adam"` ("momentum" by
-        default), with its own hyper-parameters among the others.
+        default), with its own hyper-parameters among the others; `clip` clips its gradients.
 
     >>> build("mime", eta=0.1, K=5, base="momentum", beta=0.5)
     Mime(eta=0.1, K=5, base=Momentum(beta=0.5))
@@ -300,8 +306,24 @@ def braced(names: Iterable[str]) -> str:
 
 def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
     """Replace the name of a base optimiser, and its hyper-parameters, by an instance of it."""
-    if "base" not in (p.name for p in chosen.parameters):
+    from trimtab.algorithms.bases import Clipped
+
+    names = [p.name for p in chosen.parameters]
+    if "base" not in names:
         return words
+    clip = None if "clip" in names else words.get("clip")
+    words = words if clip is None else {k: v for k, v in words.items() if k != "clip"}
+    words = _with_named_base(words)
+    if clip is None:
+        return words
+    try:
+        return words | {"base": Clipped(words["base"], clip)}
+    except BadArgument:  # It names the field, norm.
+        sentence = "{clip:{_value}}; pass a number that is positive."
+        raise BadArgument("clip", sentence, _value=repr(clip)) from None
+
+
+def _with_named_base(words: dict[str, Any]) -> dict[str, Any]:
     base = words.get("base") or "momentum"
     if not isinstance(base, str):
         return words | {"base": base}
@@ -411,11 +433,13 @@ def _admitted() -> dict[str, type[Any]]:
 
 def _parts() -> dict[str, type[Any]]:
     """Return the classes that are parts or wrappers of algorithms, by name."""
-    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled
+    from trimtab.algorithms.bases import Clipped
+    from trimtab.algorithms.scheduled import Cosine, Decay, Piecewise, Scheduled, Warmup
     from trimtab.algorithms.through import STAGES, Through
     from trimtab.core.hyper import Epochs
 
-    classes = (*map(type, STAGES), Through, Scheduled, Cosine, Decay, Piecewise, Epochs)
+    schedules = (Scheduled, Cosine, Decay, Piecewise, Warmup)
+    classes = (*map(type, STAGES), Through, Clipped, Epochs, *schedules)
     return dict(bases()) | {cls.__name__.lower(): cls for cls in classes}
 
 

@@ -46,7 +46,7 @@ class ScaffoldOpt:
         for k in range(K):
             gradient = g(y, k)
             total, d = total + gradient, gradient - c_i + c
-            y, s = y - self.eta_l * self.base.U(d, s), self.base.V(d, s)  # line 10
+            y, s = y - self.eta_l * self.base.U(d, s, y), self.base.V(d, s)  # line 10
         dx, dc = g.sent(Upload(y - x, total / K - c_i))  # c_i_new is the mean raw gradient
         return Upload(dx, dc), c_i + dc
 

@@ -82,6 +82,30 @@ class Piecewise:
         return next((factor for start, factor in reversed(self.steps) if r >= start), 1.0)
 
 
+@dataclass(frozen=True)
+class Warmup:
+    """1/R, 2/R, … 1 in the first R rounds, then another schedule, which counts from there.
+
+    R: the number of rounds over which the factor rises.
+    then: the schedule of the rounds after them; by default the factor stays 1.
+    """
+
+    R: Count
+    then: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.then is not None and not callable(self.then):
+            raise ValueError(
+                f"Warmup: then={self.then!r} is not a schedule; pass one, as Cosine(R=200)."
+            )
+
+    def __call__(self, r: int) -> float:
+        if r <= self.R:
+            return r / self.R
+        return 1.0 if self.then is None else self.then(r - self.R)
+
+
 @dataclass(frozen=True, init=False, repr=False)
 class Scheduled:
     """An algorithm with schedules: Scheduled(Scaffold(eta_l=0.1, K=20), eta_l=Cosine(R=200)).

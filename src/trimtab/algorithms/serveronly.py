@@ -42,4 +42,4 @@ class ServerOnly:
     def round(self, server: Server, clients: Clients) -> Server:
         x, s = server
         (gradient,) = clients.run(self.local, x).mean()
-        return Server(x - self.eta * self.base.U(gradient, s), self.base.V(gradient, s))
+        return Server(x - self.eta * self.base.U(gradient, s, x), self.base.V(gradient, s))

@@ -27,6 +27,7 @@ PARAMETERS: dict[str, type] = {
     **{"eta_l": float, "eta": float, "K": int, "eta_g": float, "mu": float, "option": str},
     **{"a": float, "alpha": float, "p": float},
     **{"beta": float, "beta1": float, "beta2": float, "eps": float},
+    **{"weight_decay": float, "clip": float},
 }
 _HELPS = {
     "eta_l": "Step size of the clients.",
@@ -39,9 +40,11 @@ _HELPS = {
     "alpha": "Weight of the regularisation (feddyn) or of new states (scallion).",
     "p": "Probability of a round after a local step (scaffnew).",
     "beta": "Momentum of --base momentum.",
-    "beta1": "Decay of the mean in adam and yogi.",
-    "beta2": "Decay of the squares in adam and yogi.",
-    "eps": "Added to the root of the squares in adam, yogi and adagrad.",
+    "beta1": "Decay of the mean in adam, adamw and yogi.",
+    "beta2": "Decay of the squares in adam, adamw and yogi.",
+    "eps": "Added to the root of the squares in adam, adamw, yogi and adagrad.",
+    "weight_decay": "Decoupled weight decay of --base adamw.",
+    "clip": "Largest norm of the gradients that the base optimiser takes.",
 }
 
 

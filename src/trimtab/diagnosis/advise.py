@@ -10,10 +10,10 @@ import torch
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import FEDAVG, MIMELITE, SCAFFOLD, SGD, has_K, named
 from trimtab.diagnosis.case import Case
+from trimtab.diagnosis.intervals import Draws, Estimate, student
 from trimtab.diagnosis.model_rounds import Goal, Predicted, predict
 from trimtab.diagnosis.quadratic_model import QuadraticModel
 from trimtab.diagnosis.race import Lane
-from trimtab.diagnosis.resampling import Draws, Estimate, student
 from trimtab.diagnosis.rules import RULES
 
 

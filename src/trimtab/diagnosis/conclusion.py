@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from trimtab.diagnosis import intervals, prediction, reasons, stages, stationary, theory
+from trimtab.diagnosis import intervals, prediction, reasons, stages, theory
 from trimtab.diagnosis.advise import Choice, Gain, Reach, gain, reach
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.diagnosis import (
@@ -16,22 +16,23 @@ from trimtab.diagnosis.diagnosis import (
     Tables,
 )
 from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.intervals import Estimate
 from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.resampling import Estimate
 from trimtab.diagnosis.stages import Measured, Modelled
-from trimtab.diagnosis.stationary import Law
 from trimtab.diagnosis.text import drawn
+from trimtab.diagnosis.theory import Law
 
 
 def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> Diagnosis:
     """Put together what was measured, what follows from it, and what is advised."""
     here, hessians, choice = measured.here, measured.hessians, plan.choice
     at = _constants(case, measured)
-    law = stationary.stationary(
-        case, here, hessians, modelled.model, modelled.pull, choice, at, stages.BIAS
+    eta, K = (None, 1) if choice is None else (choice.eta, choice.K)
+    law = theory.stationary(
+        case, here, hessians, modelled.model, modelled.pull, eta, K, at, stages.BIAS
     )
     holds = None if choice is None else reach(choice, modelled.predicted, case.eps)
-    drift = stationary.drift(case, choice, modelled.pull)
+    drift = theory.drift(case, eta, K, modelled.pull)
     errors, found = _intervals(case, measured, modelled, law, drift, choice, at)
     saved = _gain(case, measured, modelled, plan)
     clients = case.panel.clients
@@ -43,7 +44,7 @@ def composed(case: Case, measured: Measured, modelled: Modelled, plan: Plan) -> 
             points=measured.points.rows,
             clients=stages.of_clients(case.panel, here, hessians),
             differences=measured.early.differences,
-            spectra={clients[i]: (s.values, s.weights) for i, s in hessians.spectra.items()},
+            spectra={clients[i]: values for i, values in hessians.spectra.items()},
         ),
         forecast=_forecast(case, at, law, modelled, choice),
         recommendation=_recommendation(plan, holds, saved),
@@ -93,16 +94,16 @@ def _intervals(
         measured.here,
         measured.hessians,
         measured.noise,
-        points.ratios,
+        points.differences,
         points.B,
         left,
     )
     numbers = sample.estimates()
     rates_hold = at if case.panel.problem.symmetric else None
-    numbers |= intervals.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
+    numbers |= theory.of_theory(sample, rates_hold, 1 if choice is None else choice.K)
     if choice is not None and choice.eta is not None:
         of = law.bias, drift, modelled.model, choice.eta, choice.K
-        numbers |= intervals.of_bias(sample, draws, *of)
+        numbers |= theory.of_bias(sample, draws, *of)
     finite = {name: one for name, one in numbers.items() if isfinite(one.value)}
     return sample.errors, finite
 
@@ -148,7 +149,7 @@ def _forecast(
         convexity=convexity,
         knee=None if at is None else theory.knees(at),
         bias=law.bias,
-        bias_by_K=stationary.by_K(law.bias, modelled.model, choice),
+        bias_by_K=theory.by_K(law.bias, modelled.model, None if choice is None else choice.eta, K),
         variance=law.variance,
         predicted=modelled.predicted,
     )

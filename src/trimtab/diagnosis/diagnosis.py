@@ -10,8 +10,8 @@ from trimtab.diagnosis import text
 from trimtab.diagnosis.advise import Gain
 from trimtab.diagnosis.candidates import make
 from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.intervals import Estimate
 from trimtab.diagnosis.model_rounds import Predicted
-from trimtab.diagnosis.resampling import Estimate
 from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
 from trimtab.diagnosis.theory import Knees, Rate
 
@@ -78,7 +78,7 @@ class Tables:
     points: tuple[PointRow, ...]  # the best last
     clients: tuple[ClientRow, ...]  # those that differ most first
     differences: Differences  # in what their data differ
-    spectra: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]  # values, weights by client
+    spectra: dict[int, tuple[float, ...]]  # eigenvalues of Hess_i - Hess by client
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from trimtab.core import Vector
 from trimtab.diagnosis.differences import Differences
+from trimtab.diagnosis.intervals import Draws, Estimate
 from trimtab.diagnosis.measure import Gradients
-from trimtab.diagnosis.resampling import Draws, Estimate
 
 
 @dataclass(frozen=True)

@@ -5,28 +5,219 @@ clients, samples, mini-batches and directions were drawn, and what iterations le
 everything was measured nothing was drawn, and it is as narrow as arithmetic.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf, isfinite, log
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, isfinite, log, sqrt
+from statistics import NormalDist
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
-from trimtab.core.streams import NOISE, stream
-from trimtab.diagnosis import quadratic_model, theory
-from trimtab.diagnosis.hessians import Hessians, Restricted
-from trimtab.diagnosis.measure import BatchNoise, Gradients, Numbers, Ratio, scalars
-from trimtab.diagnosis.quadratic_model import QuadraticModel
-from trimtab.diagnosis.resampling import EXTREMES, REPLICATES, Draws, Estimate, estimated, largest
-from trimtab.diagnosis.rows import Bias
+from trimtab.core.streams import NOISE, PARTITION, stream
+from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.measure import (
+    BatchNoise,
+    Gradients,
+    Numbers,
+    Restricted,
+    Sampled,
+    scalars,
+    vectors,
+)
+from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.rules import RULES
 
-ROUNDING = 64.0  # sums of floating-point numbers are right up to 64 x the unit of rounding
+LEVEL = 0.95  # an interval covers the number in about 95 % of the diagnoses
+REPLICATES = 200  # quantiles of 200 replicates are off by about a percent of probability
 CHUNK = 20  # 20 replicates are computed at once, which keeps the matrices of 1,024 clients small
+ROUNDING = 64.0  # sums of floating-point numbers are right up to 64 x the unit of rounding
 OF_HESSIANS = ("L", "delta", "mu", "norm", "second")
 RELATIVE = ("zeta", "G", "sigma", "mu", "norm", "second")  # whose errors grow with them
 ROOTS = ("zeta", "G")  # whose squares have errors on both sides where the numbers are about zero
+EXTREMES = ("L", "delta")  # of a single client, whose folds alone say how far they may be off
+
+
+# -- a number with its interval
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with the interval in which another seed would find it."""
+
+    value: float
+    low: float
+    high: float
+    at: str  # the point at which it was measured
+
+    def overlaps(self, other: "Estimate") -> bool:
+        """Return whether the two intervals have a number in common."""
+        return self.low <= other.high and other.low <= self.high
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
+        return value if value == low == high else f"{value} ({low} to {high})"
+
+
+def estimated(
+    value: float, replicates: Tensor, at: str, slack: float = 0.0, least: float = 0.0
+) -> Estimate:
+    """Return the value with the interval of its replicates.
+
+    slack: what rounding, or an iteration that ended, may have left out on either side. least: what
+    the number cannot be below.
+
+    >>> print(estimated(2.0, torch.linspace(1.9, 2.4, 1001).double(), "start"))
+    2 (1.91 to 2.39)
+    """
+    finite = replicates[torch.isfinite(replicates)].double()
+    if not isfinite(value):
+        return Estimate(value, value, value, at)
+    low = high = value
+    if len(finite):
+        n = len(finite)  # A new draw is below the j-th of n others with probability j/(n + 1).
+        outside = max(0.0, ((n + 1) * (1 - LEVEL) / 2 - 1) / max(1, n - 1))
+        ends = torch.tensor([outside, 1 - outside], dtype=torch.float64)
+        low, high = torch.quantile(finite, ends).tolist()
+    return Estimate(value, min(value, max(least, low - slack)), max(value, high + slack), at)
+
+
+def constant(value: float) -> Tensor:
+    """Return replicates of a number that does not depend on what is drawn."""
+    return torch.full((REPLICATES,), value, dtype=torch.float64)
+
+
+def student(freedom: float) -> float:
+    """Return Student's quantile over the normal one (Abramowitz and Stegun, 26.7.5).
+
+    scipy.stats has it too, but takes a third of a second to import.
+
+    >>> round(student(4) * 1.96, 2), round(student(9) * 1.96, 2)
+    (2.78, 2.26)
+    """
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    terms = (
+        (z**2 + 1) / 4,
+        (5 * z**4 + 16 * z**2 + 3) / 96,
+        (3 * z**6 + 19 * z**4 + 17 * z**2 - 15) / 384,
+        (79 * z**8 + 776 * z**6 + 1482 * z**4 - 1920 * z**2 - 945) / 92160,
+    )
+    return 1 + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+# -- what else might have been drawn
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The same replicates for every number, so that what is derived from several stays joint."""
+
+    weights: Tensor  # p as other clients might have made it, of shape (replicates, clients)
+    normals: Tensor | None  # of the folds' deviations, (replicates, clients, folds)
+    tails: Tensor  # exponential, gamma and normal numbers of each replicate, (3, replicates)
+    clients: float  # 1 / sum p_i^2: so many equal clients would say as much (Kish)
+    N: int  # the clients of the whole problem
+    seed: int
+
+    @property
+    def share(self) -> float:
+        """The share of the clients that were measured."""
+        return self.weights.shape[1] / self.N
+
+    @property
+    def clients_vary(self) -> bool:
+        """Whether only some of the clients were measured."""
+        return self.share < 1
+
+    @property
+    def vary(self) -> bool:
+        """Whether only some of the clients, or of their samples, were measured."""
+        return self.clients_vary or self.normals is not None
+
+    def of_some(self, clients: tuple[int, ...], p: Tensor) -> "Draws":
+        """Return replicates for some of the panel's clients, drawn at random; p: their weights.
+
+        Of all the panel's clients they are the same: only then are other numbers joint with these.
+        """
+        if len(clients) == self.weights.shape[1]:
+            return self
+        return _drawn(p, self.N, self.seed, self.normals is not None)
+
+    def widen(self, name: str) -> float:
+        """Return Student's quantile over the normal one, for so few clients or folds."""
+        factors = [student(max(1.0, self.clients - 1))] if self.clients_vary else [1.0]
+        if self.normals is not None:
+            # The largest of all is now one client's and now another's, so the folds of two count.
+            clients = 2 if name in EXTREMES else self.clients
+            factors.append(student(clients * (RULES.folds - 1)))
+        return max(factors)
+
+
+def drawn(panel: Panel, N: int, seed: int) -> Draws:
+    """Return the replicates for a panel of a problem with N clients."""
+    return _drawn(panel.p.cpu().double(), N, seed, panel.thinned is not None)
+
+
+def _drawn(p: Tensor, N: int, seed: int, thinned: bool) -> Draws:
+    """Draw weights, normal numbers and tails.
+
+    Where all clients are measured no others might have been drawn, and all weights are p. Else the
+    counts of a bootstrap are shrunk by the share of the clients that is known (Rao and Wu). What
+    differs between clients then contains what their samples cause, and only the share of the
+    clients that is known is left for the samples themselves (Cochran, Sampling Techniques, 10.3).
+    """
+    n, draw = len(p), stream(seed, PARTITION, 77)
+    chosen = torch.randint(n, (REPLICATES, n), generator=draw)
+    ones = torch.ones(REPLICATES, n, dtype=torch.float64)
+    counts = torch.zeros_like(ones).scatter_add(1, chosen, ones)
+    equal = 1 / float(p.square().sum())
+    shrunk = min(1.0, sqrt((1 - n / N) * equal / max(1.0, equal - 1)))
+    weights = p * (1 + shrunk * (counts - 1))
+    tails = torch.empty(3, REPLICATES, dtype=torch.float64)
+    tails[0].exponential_(generator=draw)
+    tails[1] = torch._standard_gamma(torch.full_like(tails[1], _top(n)), generator=draw)
+    tails[2].normal_(generator=draw)
+    normals = torch.randn(REPLICATES, n, RULES.folds, generator=draw, dtype=torch.float64)
+    return Draws(
+        weights=weights / weights.sum(1, keepdim=True),
+        normals=normals if thinned else None,
+        tails=tails,
+        clients=equal,
+        N=N,
+        seed=seed,
+    )
+
+
+def _top(n: int) -> int:
+    """Return how many of the n largest values say how a tail goes on."""
+    return max(1, min(10, n // 4))
+
+
+def largest(values: Tensor, draws: Draws) -> Tensor:
+    """Return by which factor the largest of all clients may exceed the largest of those measured.
+
+    The largest few are continued by an exponential tail, from which as many are drawn as there are
+    clients that were not measured. A bootstrap never exceeds the largest that it saw. The gamma
+    numbers allow for a scale that is known from few values only. One factor, at least 1, for each
+    replicate.
+    """
+    ordered = values.sort(descending=True).values.tolist()
+    top = _top(len(ordered))
+    if not draws.clients_vary or len(ordered) < 2 or not ordered[0] > 0:
+        return torch.ones(REPLICATES, dtype=torch.float64)
+    edge, exponential, gamma = ordered[top], *draws.tails[:2]
+    excess = sum(value - edge for value in ordered[:top]) / gamma
+    unseen = torch.tensor(top * (1 / draws.share - 1), dtype=torch.float64)
+    factor: Tensor = (edge + excess * (unseen / exponential).log()) / ordered[0]
+    return factor.clamp_min(1.0)
+
+
+# -- the numbers of a point with their replicates
 
 
 @dataclass(frozen=True)
@@ -34,9 +225,7 @@ class Left:
     """What is left of the way to an optimum."""
 
     distance: float = 0.0  # |x - x*|, at most
-    way: float = (
-        inf  # |x0 - x*|, over which Hessians may change by L; infinite if they are constant
-    )
+    way: float = inf  # |x0 - x*|, over which Hessians may change by L; inf if they are constant
 
 
 @dataclass(frozen=True)
@@ -50,12 +239,12 @@ class Sample:
 
     def estimates(self) -> dict[str, Estimate]:
         """Return each number with its interval."""
-        return {name: self._estimate(name) for name in self.values}
-
-    def _estimate(self, name: str) -> Estimate:
-        least = -float("inf") if name == "mu" else 1.0 if name == "B" else 0.0
-        slack = self.slack.get(name, 0.0)
-        return estimated(self.values[name], self.replicates[name], self.at, slack, least)
+        least = {"mu": -inf, "B": 1.0}
+        return {
+            name: estimated(value, self.replicates[name], self.at, slack, least.get(name, 0.0))
+            for name, value in self.values.items()
+            for slack in [self.slack.get(name, 0.0)]
+        }
 
     @property
     def errors(self) -> dict[str, float]:
@@ -80,29 +269,29 @@ def at_point(
     here: Gradients,
     hessians: Hessians | None = None,
     noise: BatchNoise | None = None,
-    ratios: tuple[Ratio, ...] = (),
+    differences: tuple[Sampled, ...] = (),
     B: float | None = None,
     left: Left | None = None,
 ) -> Sample:
     """Return what was measured at a point, with joint replicates.
 
-    p: the weights of the clients. left: what is left of the way, if the point is an optimum.
+    p: the weights of the clients. differences: those of gradients, of which B is made; none if B is
+    exact. left: what is left of the way, if the point is about an optimum.
     """
     noise = noise or BatchNoise()
     restricted = None if hessians is None else hessians.restricted
-    replicated = _replicated(draws, p.cpu().double(), here, restricted, noise, left is not None)
     values: dict[str, float] = {"zeta": here.zeta, "G": here.G}
-    if noise.each is not None:
-        values["sigma"] = noise.sigma
+    values |= {} if noise.each is None else {"sigma": noise.sigma}
+    values |= {} if B is None else {"B": B}
     if hessians is not None:
         values |= {name: float(getattr(hessians, name)) for name in OF_HESSIANS}
+    measured = _Measured(p.cpu().double(), here, restricted, noise, differences, left is not None)
+    replicated = _replicated(draws, measured)
     around = {name: replicated.around(name, value, draws) for name, value in values.items()}
-    if left is not None and "step" in replicated.seen and hessians is not None:
+    if left is not None and "step" in replicated.seen:
         # At another optimum Hessians differ, to an unknown side, as they change on the way there.
         grown = (replicated.seen["step"] / left.way * draws.tails[2]).exp()
         around |= {name: around[name] * grown for name in OF_HESSIANS}
-    if B is not None:
-        values["B"], around["B"] = B, _of_ratios(ratios, draws, B)
     slack = _slack(x, here, hessians, left or Left())
     return Sample(at, values, _consistent(around), {name: slack.get(name, 0.0) for name in values})
 
@@ -110,121 +299,116 @@ def at_point(
 def _slack(x: Vector, here: Gradients, hessians: Hessians | None, left: Left) -> dict[str, float]:
     """Return what rounding, iterations and the way to the optimum may have left out."""
     unit = ROUNDING * torch.finfo(x.dtype).eps
+    slack = dict.fromkeys(("zeta", "G"), unit * here.G)
     if hessians is None:
-        return dict.fromkeys(("zeta", "G"), unit * here.G)
-    delta = hessians.delta if isfinite(hessians.delta) else hessians.L
-    slack = {
-        "zeta": unit * here.G + delta * left.distance,
-        "G": unit * here.G + hessians.L * left.distance,
-    }
-    for name in OF_HESSIANS:
-        error = hessians.errors.get(name, 0.0)
-        known = error if isfinite(error) else 0.0
-        slack[name] = (unit + left.distance / left.way) * hessians.L + known
-    return slack
-
-
-def _of_ratios(ratios: tuple[Ratio, ...], draws: Draws, B: float) -> Tensor:
-    """Return B as other clients and samples might have made it: the largest of the points."""
-    if not (ratios and draws.vary):
-        return constant(B)
-    normals = [None] * REPLICATES if draws.normals is None else list(draws.normals)
-    rows = [
-        [float(one.of(w, z)) for one in ratios] for w, z in zip(draws.weights, normals, strict=True)
-    ]
-    return torch.tensor(rows, dtype=torch.float64).amax(1)
-
-
-def constant(value: float) -> Tensor:
-    """Return replicates of a number that does not depend on what is drawn."""
-    return torch.full((REPLICATES,), value, dtype=torch.float64)
+        return slack
+    slack["zeta"] += left.distance * (hessians.delta if isfinite(hessians.delta) else hessians.L)
+    slack["G"] += left.distance * hessians.L
+    known = {name: error for name, error in hessians.errors.items() if isfinite(error)}
+    moved = (unit + left.distance / left.way) * hessians.L
+    return slack | {name: moved + known.get(name, 0.0) for name in OF_HESSIANS}
 
 
 @dataclass(frozen=True)
-class Replicated:
+class _Measured:
+    """What the numbers of a point are made of, as far as it was measured."""
+
+    p: Tensor
+    here: Gradients | None
+    restricted: Restricted | None
+    noise: BatchNoise
+    differences: tuple[Sampled, ...] = ()
+    at_optimum: bool = False
+
+
+@dataclass(frozen=True)
+class _Replicated:
     """`scalars` of what was measured, and of what else might have been drawn."""
 
     centre: Numbers
     seen: Numbers  # of the clients that were measured, with other weights, samples and batches
-    every: Numbers  # the same with the tail of the clients that were not
+    beyond: Numbers  # the factors of L and delta by which clients that were not may exceed them
 
     def around(self, name: str, value: float, draws: Draws) -> Tensor:
         """Return where the number of all clients and samples may be.
 
-        A replicate is off from the value as the value is off from the truth. So the replicates are
-        moved by their bias, once to the value and once beyond, and made wider where few clients or
-        folds make a bootstrap too narrow.
+        The value is off from the truth as a replicate is off from the centre. So the replicates are
+        reflected, which removes their bias too, and made wider where few clients or folds make a
+        bootstrap too narrow.
         """
         if name not in self.seen:
             return constant(value)
         seen, centre, widen = self.seen[name], float(self.centre[name]), draws.widen(name)
-        usable = min(value, centre, float(seen.min())) > 0
-        if name in RELATIVE and usable:
+        if name in RELATIVE and min(value, centre, float(seen.min())) > 0:
             logs = seen.log()
-            moved = log(value) + log(centre) - logs.mean() + widen * (logs - logs.mean())
-            return moved.exp()
+            off = logs.mean() - log(centre) + widen * (logs - logs.mean())
+            return value * (-off).exp()
         if name in ROOTS:
             value, centre, seen = value * abs(value), centre * abs(centre), seen * seen.abs()
-        moved = value + centre - seen.mean() + widen * (seen - seen.mean())
+        moved: Tensor = value - (seen.mean() - centre + widen * (seen - seen.mean()))
         if name in ROOTS:
             return moved.clamp_min(0.0).sqrt()
-        return moved * self.every[name] / seen.clamp_min(1e-300) if name in EXTREMES else moved
+        return moved * self.beyond[name] if name in EXTREMES else moved
 
 
-def _replicated(
-    draws: Draws,
-    p: Tensor,
-    here: Gradients | None,
-    restricted: Restricted | None,
-    noise: BatchNoise,
-    at_optimum: bool,
-) -> Replicated:
+def _replicated(draws: Draws, of: _Measured) -> _Replicated:
     """Map `scalars` over the replicates, as far as anything was drawn."""
-    looked_at = None if restricted is None else restricted.clients
-    if restricted is not None and looked_at is not None and len(looked_at) < len(p):
+    looked_at = None if of.restricted is None else of.restricted.clients
+    if of.restricted is not None and looked_at is not None and len(looked_at) < len(of.p):
         # Only these clients have Hessians, so that their numbers are joint among themselves.
-        some = replace(restricted, clients=None)
-        mine = draws.of_some(looked_at, restricted.p)
-        a = _replicated(mine, restricted.p, None, some, BatchNoise(), False)
-        b = _replicated(draws, p, here, None, noise, False)
-        return Replicated(a.centre | b.centre, a.seen | b.seen, a.every | b.every)
-    V = None
-    if noise.squares is not None:
+        some = replace(of.restricted, clients=None)
+        mine = draws.of_some(looked_at, some.p)
+        a = _replicated(mine, _Measured(some.p, None, some, BatchNoise()))
+        b = _replicated(draws, replace(of, restricted=None))
+        return _Replicated(a.centre | b.centre, a.seen | b.seen, a.beyond | b.beyond)
+    p, V, share = of.p, None, draws.share
+    if of.noise.squares is not None:
         draw = stream(draws.seed, NOISE, 6)
-        normals = [None] * REPLICATES if draws.normals is None else list(draws.normals)
-        V = torch.stack([noise.drawn(draw, z) for z in normals])
+        normals = [None] * REPLICATES if draws.normals is None else sqrt(share) * draws.normals
+        V = torch.stack([of.noise.drawn(draw, z, share) for z in normals])
     if not draws.vary:
         if V is None:
-            return Replicated({}, {}, {})
+            return _Replicated({}, {}, {})
         only = {"sigma": (V @ p).sqrt()}
-        return Replicated(scalars(p, V=noise.each), only, only)
-    small = None if restricted is None else restricted.reduced()
+        return _Replicated(scalars(p, V=of.noise.each), only, only)
+    small = None if of.restricted is None else of.restricted.reduced()
+    directions = None if small is None else small.directions
+    X = None
+    if of.here is not None:
+        X = vectors(of.here.rows, directions, of.here.deviations)
     A = None if small is None else small.A
-    X = None if here is None else here.vectors(None if small is None else small.directions)
-    error = None if X is None else X.error
-    found: dict[str, Any] = {"at_optimum": at_optimum}
-    beyond = None
+    found: dict[str, Any] = {"at_optimum": of.at_optimum}
     if small is not None:
-        found["apart"], found["steepest"] = small.apart, small.steepest
-        beyond = largest(small.apart, draws)
+        found |= {"apart": small.apart, "steepest": small.steepest}
 
-    def one(w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None) -> Numbers:
-        matrices, rows = (None if part is None else part.drawn(z) for part in (A, X))
-        # A replicate has the error of what was measured, and one more.
-        twice = None if error is None else 2 * error
-        return scalars(w, matrices, rows, v, error=twice, beyond=f, **found)
+    def mapped(share: float, beyond: Tensor | None = None) -> tuple[Numbers, Numbers]:
+        """Return the numbers, and replicates with this share of the variance that samples cause."""
+        parts = [part and part.shrunk(p, share) for part in (A, X, *of.differences)]
 
-    def mapped(f: Tensor | None) -> Numbers:
-        given = draws.weights, draws.normals, V, f
+        def one(
+            w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None, left: float = 1.0
+        ) -> Numbers:
+            """Return the numbers of one; left: the share of the errors that is subtracted."""
+            each = [part and (part.drawn(z), part.expected(left)) for part in parts]
+            (matrices, _), (rows, error) = (pair or (None, None) for pair in each[:2])
+            pairs = [pair for pair in each[2:] if pair]
+            return scalars(w, matrices, rows, v, between=pairs, error=error, beyond=f, **found)
+
+        z = None if draws.normals is None else sqrt(share) * draws.normals
+        given = draws.weights, z, V, beyond
         dims = tuple(None if part is None else 0 for part in given)
         numbers: Numbers = torch.func.vmap(one, dims, chunk_size=CHUNK)(*given)
-        return numbers
+        return one(p, None, of.noise.each, None, left=1 - share), numbers
 
-    parts = (None if part is None else part.each for part in (A, X, noise))
-    centre = scalars(p, *parts, error=error, **found)
-    seen = mapped(None)
-    every = mapped(beyond) if draws.clients_vary and beyond is not None else seen
-    return Replicated(centre, seen, every)
+    centre, seen = mapped(draws.share)
+    if small is None or not draws.clients_vary:
+        return _Replicated(centre, seen, dict.fromkeys(EXTREMES, torch.ones(())))
+    # The largest is a client's own, so that its samples count in full.
+    whole, plain = (centre, seen) if draws.normals is None else mapped(1.0)
+    every = mapped(1.0, largest(small.apart, draws))[1]
+    factors = {name: every[name] / plain[name].clamp_min(1e-300) for name in EXTREMES}
+    own = {name: whole[name] for name in EXTREMES}, {name: plain[name] for name in EXTREMES}
+    return _Replicated(centre | own[0], seen | own[1], factors)
 
 
 def _consistent(found: Numbers) -> Numbers:
@@ -239,81 +423,6 @@ def _consistent(found: Numbers) -> Numbers:
         half = torch.fmax(found["delta"] / 2, found["delta"] - found["norm"])
         found["L"] = torch.fmax(found["L"], torch.fmax(found["norm"], half))
     found["G"] = torch.fmax(found["G"], found["zeta"])
+    if "B" in found:
+        found["B"] = found["B"].clamp_min(1.0)
     return found
-
-
-# -- derived numbers
-
-
-def of_theory(sample: Sample, at: theory.Constants | None, K: int) -> dict[str, Estimate]:
-    """Return delta/L, the knees, and the rounds of Table 2, with what they inherit."""
-    found: dict[str, Estimate] = {}
-    L, delta = sample.values.get("L"), sample.values.get("delta")
-    if L and delta is not None and isfinite(delta):
-        each = sample.replicates["delta"] / sample.replicates["L"]
-        ratio = sample.derive(delta / L, each, ("delta", "L"))
-        found["delta/L"] = replace(ratio, high=max(ratio.value, min(2.0, ratio.high)))
-    if at is None:
-        return found
-    names = ("L", "mu", "delta", "G", "B", "sigma")
-    drawn = sample.replicates | ({} if at.mu else {"mu": constant(0.0)})
-    rows = torch.stack([drawn[name] for name in names], 1).tolist()
-    constants = [
-        replace(at, L=L, mu=mu, delta=delta, G=G, B=B, sigma=sigma)
-        for L, mu, delta, G, B, sigma in rows
-    ]
-    curvature = ("L", "delta", "mu") if at.convexity == theory.STRONGLY_CONVEX else ("L", "delta")
-    for option in ("I", "II"):
-        value = theory.knee(at.L, at.delta, at.mu, option)
-        each = torch.tensor([theory.knee(c.L, c.delta, c.mu, option) for c in constants])
-        found[f"knee {option}"] = sample.derive(value, each.double(), curvature)
-    rates = [theory.totals(c, K) for c in constants if c.usable]
-    for name, value in theory.totals(at, K).items():
-        each = torch.tensor([rate[name] for rate in rates], dtype=torch.float64)
-        rounds = sample.derive(value, each, curvature)
-        found[f"rounds {name}"] = replace(rounds, at=f"{sample.at}, K = {K}")
-    return found
-
-
-def of_bias(
-    sample: Sample,
-    draws: Draws,
-    bias: Bias,
-    drift: float,
-    model: QuadraticModel | None,
-    eta: float,
-    K: int,
-) -> dict[str, Estimate]:
-    """Return FedAvg's bias and drift with what they inherit from the clients that were drawn."""
-    values: Mapping[str, float | None] = {
-        "bias": bias.heterogeneity,
-        "limit": bias.limit,
-        "drift": drift if isfinite(drift) else None,
-    }
-    known = {name: value for name, value in values.items() if value is not None}
-    relative = {name: constant(1.0) for name in known}
-    if model is not None and draws.clients_vary and known:
-        relative |= _relative(model, draws, eta, K)
-    at = f"{sample.at}, eta_l = {eta:.3g}, K = {K}"
-    return {
-        name: replace(sample.derive(value, value * relative[name], ("zeta", "delta")), at=at)
-        for name, value in known.items()
-    }
-
-
-def _relative(model: QuadraticModel, draws: Draws, eta: float, K: int) -> Numbers:
-    """Return the bias, where FedAvg stops, and the drift on the model, relative to their values."""
-
-    def numbers(p: Tensor) -> list[float]:
-        mine = model.reweighted(p)
-        A = torch.einsum("nij,nj,nkj->nik", mine.U, mine.a, mine.U)
-        pull = theory.weighted(p, torch.einsum("nij,nj->ni", A, -mine.b))
-        limit = quadratic_model.fedavg_limit(mine, eta, K)
-        solved = torch.linalg.lstsq(mine.H, pull[:, None]).solution[:, 0]
-        norms = [float(solved.norm()), 0.0 if limit is None else float(limit.norm())]
-        return [*norms, float(pull.norm())]
-
-    base = numbers(model.p)
-    rows = [numbers(p) for p in draws.weights[::4]]
-    each = torch.tensor(rows, dtype=torch.float64) / torch.tensor([b or 1.0 for b in base])
-    return {name: each[:, j] for j, name in enumerate(("bias", "limit", "drift"))}

@@ -1,8 +1,8 @@
 """Where to measure: the start, a point after a few rounds, and the optimum if it can be had.
 
-L-BFGS (Liu and Nocedal, 1989) takes steps that satisfy Wolfe's conditions by bisection. SciPy and
-PyTorch have it too, but take longer to import, or to be used for the first time, than a diagnosis
-of a small problem takes.
+Lanczos's process, conjugate gradients and L-BFGS (Liu and Nocedal, 1989) are here because SciPy and
+PyTorch take longer to import them, or to use them for the first time, than a diagnosis of a small
+problem takes.
 """
 
 from collections import deque
@@ -19,7 +19,6 @@ from trimtab.algorithms import FedAvg
 from trimtab.core import Vector
 from trimtab.core.streams import NOISE, stream
 from trimtab.diagnosis.budget import Budget, OutOfTime
-from trimtab.diagnosis.lanczos import Spectrum, conjugate_gradients, lanczos
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.rules import RULES
 from trimtab.simulation import Diverged, simulate
@@ -27,25 +26,25 @@ from trimtab.simulation import Diverged, simulate
 ROUNDS, K = 5, 5  # a point on the way is where 5 rounds of FedAvg with K = 5 lead
 ON_THE_WAY = f"after {ROUNDS} rounds of FedAvg"
 
-
-class _OverError(Exception):
-    """The search is over: there is no more time, or it is close enough."""
+Product = Callable[[Vector], Vector]
+"""v -> M v for a symmetric matrix M."""
+Look = Callable[[Vector], tuple[float, Vector]]
+"""x -> f(x) and its gradient."""
 
 
 def steepest(
     panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime, along: Vector | None = None
-) -> Spectrum:
-    """Return what a few products say of Hess at x: its `norm` is about the largest |eigenvalue|."""
+) -> float:
+    """Return what a few products say of |Hess| at x, which is too little rather than too much."""
     draw = torch.randn(panel.problem.d, generator=stream(seed, NOISE), dtype=torch.float64).to(x)
     start = draw / draw.norm()
     if along is not None and float(along.norm()) > 0:
         start = along / along.norm() + 0.1 * start
-    return lanczos(
-        lambda v: panel.mean_products(x, v), start, most=8, tolerance=0.1, out_of_time=out_of_time
-    )
+    product = partial(panel.mean_products, x)
+    return lanczos(product, start, most=8, tolerance=0.1, out_of_time=out_of_time)
 
 
-def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
+def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> float:
     """Return the curvature of f along its gradient, by a difference: one gradient of all data.
 
     The gradient lies along the steep directions, so this says a lot where a random vector in many
@@ -53,10 +52,10 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> Spectrum:
     """
     size = float(gradient.norm())
     if size == 0:
-        return Spectrum((0.0,), (1.0,), error=inf, products=1)
-    h = torch.finfo(x.dtype).eps ** 0.5 * (1 + float(x.norm())) / size
+        return 0.0
+    h: float = torch.finfo(x.dtype).eps ** 0.5 * (1 + float(x.norm())) / size
     change = panel.gradient(x + h * gradient).detach() - gradient
-    return Spectrum((float(change.norm()) / (h * size),), (1.0,), error=inf, products=1)
+    return float(change.norm()) / (h * size)
 
 
 def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> Vector | None:
@@ -78,6 +77,9 @@ def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> V
     return None
 
 
+# -- the optimum
+
+
 @dataclass(frozen=True)
 class Passed:
     """A point that a search came through."""
@@ -85,6 +87,30 @@ class Passed:
     x: Vector
     f: float
     slope: float  # |grad f|
+
+
+@dataclass(frozen=True)
+class BestPoint:
+    """The best point that was found."""
+
+    x: Vector
+    reached: bool  # whether it is an optimum, as far as can be seen
+    way: list[Passed]  # points on the way there, the start first
+
+
+def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
+    """Search for the optimum from x."""
+    f, gradient = panel.loss_and_gradient(x)
+    start = Passed(x, f, float(gradient.norm()))
+    way = [start, *descend(panel, x, out_of_time)]
+    best, known = way[-1], panel.problem.x_star is not None
+    reached = known or best.slope <= RULES.optimum * start.slope
+    # Beyond that many dimensions what the directions leave out of the Hessians is more.
+    if reached and not known and panel.problem.symmetric and panel.problem.d <= RULES.small:
+        best = _polished(panel, best, out_of_time)
+    if not reached and out_of_time():
+        budget.note("The search for the optimum was cut short.")
+    return BestPoint(best.x, reached, [start, *way[1:][-RULES.patience :]])
 
 
 def descend(
@@ -104,6 +130,10 @@ def descend(
     with suppress(_OverError):
         minimise(search.look, x.cpu().double(), memory=memory, most=most)
     return search.way
+
+
+class _OverError(Exception):
+    """The search is over: there is no more time, or it is close enough."""
 
 
 class _Search:
@@ -126,34 +156,21 @@ class _Search:
         if not self.seen:
             self.start = slope
         elif loss < least:
-            self._keep(here, loss, slope)
+            if len(self.way) * len(here) >= RULES.at_once:
+                self.way.pop()
+            self.way.append(Passed(here.clone(), loss, slope))
         self.seen.append((min(loss, least), min(slope, flattest)))
         if slope <= RULES.flat * self.start or self._stalls():
             raise _OverError
         return loss, gradient.to(at)
 
-    def _keep(self, here: Vector, loss: float, slope: float) -> None:
-        if len(self.way) * len(self.like) >= RULES.at_once:
-            self.way.pop()
-        self.way.append(Passed(here.clone(), loss, slope))
-
     def _stalls(self) -> bool:
-        """Tell whether neither f nor |grad f| got much less in the last gradients."""
+        """Return whether neither f nor |grad f| got much less in the last gradients."""
         if len(self.seen) <= RULES.patience:
             return False
-        (f0, _), (before, steeper), (now, slope) = (
-            self.seen[j] for j in (0, -1 - RULES.patience, -1)
-        )
-        return before - now <= RULES.optimum * (f0 - now) and slope > steeper / 2
-
-
-@dataclass(frozen=True)
-class BestPoint:
-    """The best point that was found."""
-
-    x: Vector
-    reached: bool  # whether it is an optimum, as far as can be seen
-    way: list[Passed]  # points on the way there, the start first
+        first, before, now = (self.seen[j] for j in (0, -1 - RULES.patience, -1))
+        fell = before[0] - now[0] > RULES.optimum * (first[0] - now[0])
+        return not fell and now[1] > before[1] / 2
 
 
 def _polished(panel: Panel, point: Passed, out_of_time: OutOfTime) -> Passed:
@@ -176,23 +193,79 @@ def _polished(panel: Panel, point: Passed, out_of_time: OutOfTime) -> Passed:
     return point
 
 
-def best_point(panel: Panel, x: Vector, budget: Budget, out_of_time: OutOfTime) -> BestPoint:
-    """Search for the optimum from x."""
-    f, gradient = panel.loss_and_gradient(x)
-    start = Passed(x, f, float(gradient.norm()))
-    way = [start, *descend(panel, x, out_of_time)]
-    best, known = way[-1], panel.problem.x_star is not None
-    reached = known or best.slope <= RULES.optimum * start.slope
-    # Beyond that many dimensions what the directions leave out of the Hessians is more.
-    if reached and not known and panel.problem.symmetric and panel.problem.d <= RULES.small:
-        best = _polished(panel, best, out_of_time)
-    if not reached and out_of_time():
-        budget.note("The search for the optimum was cut short.")
-    return BestPoint(best.x, reached, [start, *way[1:][-RULES.patience :]])
+# -- iterations with products and gradients
 
 
-Look = Callable[[Vector], tuple[float, Vector]]
-"""x -> f(x) and its gradient."""
+def lanczos(
+    product: Product,
+    start: Vector,
+    *,
+    most: int = 60,
+    tolerance: float = 2e-3,
+    out_of_time: OutOfTime = lambda: False,
+) -> float:
+    """Return about the largest |eigenvalue| of a symmetric matrix, and never more than that.
+
+    It stops when the residual is below `tolerance` of the value, or after `most` products. All
+    directions are kept orthogonal.
+
+    >>> lanczos(lambda v: torch.tensor([3.0, -4.0]) * v, torch.ones(2))
+    4.0
+    """
+    d = start.numel()
+    most = max(2, min(most, d, RULES.stored // d))
+    basis, T = start.new_empty(most, d), torch.zeros(most, most, dtype=torch.float64)
+    q, size = start / start.norm(), 0.0
+    for j in range(most):
+        basis[j] = q
+        w = product(q)
+        T[j, j] = float(w @ q)
+        for _ in range(2):  # Twice is enough (Kahan, Parlett).
+            w = w - (basis[: j + 1] @ w) @ basis[: j + 1]
+        beta = float(w.norm())
+        values, U = torch.linalg.eigh(T[: j + 1, : j + 1])
+        i = int(values.abs().argmax())
+        size, residual = abs(float(values[i])), abs(float(U[-1, i])) * beta
+        over = beta <= 1e-6 * size or (j > 3 and residual <= tolerance * size)
+        if over or j + 1 == most or out_of_time():
+            break
+        T[j, j + 1] = T[j + 1, j] = beta
+        q = w / beta
+    return size
+
+
+def conjugate_gradients(
+    product: Product,
+    b: Vector,
+    *,
+    most: int = 200,
+    tolerance: float = 1e-4,
+    out_of_time: OutOfTime = lambda: False,
+) -> tuple[Vector, float]:
+    """Return x with M x = b for a positive definite M, and the relative residual that is left.
+
+    >>> x, left = conjugate_gradients(lambda v: 2 * v, torch.ones(3))
+    >>> x, left
+    (tensor([0.5000, 0.5000, 0.5000]), 0.0)
+    """
+    x, r = torch.zeros_like(b), b.clone()
+    p, rr, size = r, float(r @ r), float(b @ b)
+    best = (x, 1.0)
+    for _ in range(most):
+        if rr <= tolerance**2 * size or out_of_time():
+            break
+        Mp = product(p)
+        curvature = float(p @ Mp)
+        if curvature <= 0:  # M is not positive definite along p.
+            break
+        x = x + rr / curvature * p
+        r = r - rr / curvature * Mp
+        old, rr = rr, float(r @ r)
+        p = r + rr / old * p
+        if rr < best[1] ** 2 * size:
+            best = (x, (rr / size) ** 0.5)
+    return best
+
 
 ENOUGH = 1e-4  # a step is short enough if f falls by >= 1e-4 x what its slope promises,
 FLATTER = 0.9  # and long enough if the slope at its end is <= 0.9 x that at its start
@@ -203,7 +276,6 @@ CURVED = 1e-10  # a step is remembered if its curvature is > 1e-10 x the change 
 def minimise(look: Look, x: Vector, *, memory: int, most: int) -> Vector:
     """Return where f is least, as far as the steps go: <= `most`, or until a line has no lower f.
 
-    >>> import torch
     >>> def look(x):
     ...     return float((x - 3).square().sum()), 2 * (x - 3)
     >>> minimise(look, torch.zeros(2).double(), memory=5, most=20)
@@ -246,7 +318,10 @@ def _direction(gradient: Vector, past: deque[tuple[Vector, Vector, float]]) -> V
 def _along(
     look: Look, x: Vector, f: float, direction: Vector, slope: float, step: float
 ) -> tuple[float, float, Tensor] | None:
-    """Return a step along the direction, with f and the gradient there; None if f is not lower."""
+    """Return a step along the direction that satisfies Wolfe's conditions, by bisection.
+
+    With f and the gradient there; None if f is not lower.
+    """
     low, high = 0.0, inf
     lower: tuple[float, float, Tensor] | None = None
     for _ in range(BISECTIONS):

@@ -22,6 +22,12 @@ from trimtab.problems.supervised.problem import Supervised
 WORTH_A_GRAPH = 4  # a cohort of S >= 4 clients is worth a captured graph
 
 
+def weighted(p: Tensor, t: Tensor) -> Tensor:
+    """Return the sum of p_i t_i."""
+    mean: Tensor = torch.tensordot(p.to(t), t, dims=1)
+    return mean
+
+
 @dataclass(frozen=True)
 class Thinned:
     """Some samples of every client, and the same samples in disjoint folds."""
@@ -368,6 +374,7 @@ class _Some(Problem):
         p = problem.weights[self.clients]
         self.weights = p / p.sum()
         self.symmetric = problem.symmetric
+        self.constant_hessians = problem.constant_hessians
 
     def x0(self, seed: int = 0) -> Vector:
         return self.whole.x0(seed)

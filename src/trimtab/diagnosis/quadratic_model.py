@@ -16,9 +16,8 @@ from torch import Tensor
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.measure import noise_samples
-from trimtab.diagnosis.panel import Panel
+from trimtab.diagnosis.panel import Panel, weighted
 from trimtab.diagnosis.rules import RULES
-from trimtab.diagnosis.theory import weighted
 
 WHOLE = 64  # the model has all directions if d <= 64
 START, BIAS, PULLS = 16, 6, 10  # beyond, <= 16 of the error, <= 6 of the bias, <= 10 of gradients

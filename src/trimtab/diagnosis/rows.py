@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trimtab.diagnosis.resampling import Estimate
+from trimtab.diagnosis.intervals import Estimate
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,26 @@ from statistics import median
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress
-from trimtab.diagnosis import measure, optimum, prediction, stationary
+from trimtab.diagnosis import measure, optimum, prediction, theory
 from trimtab.diagnosis.candidates import named
 from trimtab.diagnosis.case import Case, explore, leave_the_optimum
 from trimtab.diagnosis.differences import probe
 from trimtab.diagnosis.first_facts import Early, FirstFacts
-from trimtab.diagnosis.hessian_products import by_products
 from trimtab.diagnosis.hessians import (
     Hessians,
     HessiansSeen,
-    by_asymmetric_matrices,
     by_matrices,
     by_mean_alone,
+    by_products,
     full_hessian,
     full_hessians,
 )
-from trimtab.diagnosis.intervals import Left, at_point
-from trimtab.diagnosis.lanczos import Spectrum
-from trimtab.diagnosis.measure import BatchNoise, Gradients, Ratio
+from trimtab.diagnosis.intervals import Left, at_point, drawn
+from trimtab.diagnosis.measure import BatchNoise, Gradients, Sampled
 from trimtab.diagnosis.model_rounds import Predicted
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.prediction import Plan
 from trimtab.diagnosis.quadratic_model import QuadraticModel
-from trimtab.diagnosis.resampling import drawn
 from trimtab.diagnosis.rows import ClientRow, PointRow
 from trimtab.diagnosis.rules import RULES
 
@@ -40,7 +37,7 @@ class Points:
 
     rows: tuple[PointRow, ...]
     B: float  # the largest B seen; NaN if none was
-    ratios: tuple[Ratio, ...] = ()  # of which B is the largest; empty where it is exact
+    differences: tuple[Sampled, ...] = ()  # of which B is made; empty where it is exact
 
 
 def of_points(
@@ -51,11 +48,11 @@ def of_points(
     panel, problem = case.panel, case.panel.problem
 
     def row(
-        where: str, x: Vector, at: Gradients, ratio: Ratio | None, hessians: Hessians | None
+        where: str, x: Vector, at: Gradients, apart: Sampled | None, hessians: Hessians | None
     ) -> PointRow:
-        B = None if ratio is None else float(ratio.of(panel.p))
-        ratios = () if ratio is None else (ratio,)
-        found = at_point(where, x, early.draws, panel.p, at, hessians, None, ratios, B).estimates()
+        some = () if apart is None else (apart,)
+        B = measure.B_of(panel.p, *some) if some else None
+        found = at_point(where, x, early.draws, panel.p, at, hessians, None, some, B).estimates()
         return PointRow(
             where=where,
             loss=panel.loss(x),
@@ -70,17 +67,16 @@ def of_points(
 
     if case.best is case.x0:
         return Points((row("start", case.x0, here, None, best),), nan)
-    ratio = measure.ratio(first, here)
-    rows, ratios = [row("start", case.x0, first, ratio, start)], [ratio]
+    apart = [measure.difference(first, here)]
+    rows = [row("start", case.x0, first, apart[0], start)]
     if early.x is not None and early.gradients is not None:
-        ratio = measure.ratio(early.gradients, here)
-        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, ratio, None))
-        ratios.append(ratio)
+        apart.append(measure.difference(early.gradients, here))
+        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, apart[1], None))
     rows.append(row(case.where, case.best, here, None, best))
     exact = panel.closed_forms if case.budget.decomposes(problem.d, until) else None
     if exact is not None:
         return Points(tuple(rows), exact.B)
-    return Points(tuple(rows), max(float(r.of(panel.p)) for r in ratios), tuple(ratios))
+    return Points(tuple(rows), measure.B_of(panel.p, *apart), tuple(apart))
 
 
 def of_clients(panel: Panel, here: Gradients, hessians: Hessians) -> tuple[ClientRow, ...]:
@@ -131,7 +127,7 @@ BIAS = _between(TRIALS, 1.0, 0.5)
 class Measured:
     """All that was measured."""
 
-    steep: Spectrum  # what a few products say of Hess at the start
+    steep: float  # what a few products say of Hess at the start
     here: Gradients
     noise: BatchNoise
     seen: HessiansSeen
@@ -146,7 +142,7 @@ class Measured:
     @property
     def L(self) -> float:
         """The largest curvature that was seen anywhere."""
-        at_start = self.steep.norm if self.seen.start is None else self.seen.start.L
+        at_start = self.steep if self.seen.start is None else self.seen.start.L
         return max(self.hessians.L, at_start, 1e-30)
 
     @property
@@ -188,7 +184,7 @@ class Modelled:
     predicted: tuple[Predicted, ...] = ()
 
 
-def curvature(case: Case, first: Gradients) -> Spectrum:
+def curvature(case: Case, first: Gradients) -> float:
     """Return what a few gradients or products say of Hess at the start; time them."""
     budget, seconds = case.budget, []
     for _ in range(5):  # Others use the machine too, so the shortest time counts.
@@ -207,9 +203,7 @@ def curvature(case: Case, first: Gradients) -> Spectrum:
     return steep
 
 
-def first_facts(
-    case: Case, first: Gradients, steep: Spectrum
-) -> Generator[FirstFacts, None, Early]:
+def first_facts(case: Case, first: Gradients, steep: float) -> Generator[FirstFacts, None, Early]:
     """Tell what is cheap to know: sizes, how the data differ, gradients after a few rounds."""
     panel, problem, budget = case.panel, case.problem, case.budget
     samples = problem.samples
@@ -218,7 +212,7 @@ def first_facts(
     soon = budget.until(min(LOOK, RULES.first_facts / budget.seconds))
     x = None
     if not case.short:
-        x = optimum.after_rounds(panel, case.x0, max(steep.norm, 1e-30), soon)
+        x = optimum.after_rounds(panel, case.x0, max(steep, 1e-30), soon)
     on_the_way = None if x is None else measure.at_point(panel, x)
     early = Early(found, drawn(panel, problem.N, case.seed), x, on_the_way)
     points = [("start", case.x0, first)]
@@ -242,7 +236,7 @@ def first_facts(
     return early
 
 
-def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
+def first_look(case: Case, steep: float) -> Generator[Progress, None, Plan]:
     """Run the first rounds on the problem; if the time is short, all of them.
 
     Where there is ample time for all that comes later, they would tell nothing.
@@ -250,7 +244,7 @@ def first_look(case: Case, steep: Spectrum) -> Generator[Progress, None, Plan]:
     if case.pass_seconds * RULES.ample < case.budget.seconds:
         return prediction.nothing_tried(case)
     until = TRIALS if case.short else LOOK
-    L = max(steep.norm, 1e-30)
+    L = max(steep, 1e-30)
     return (yield from prediction.first_look(case, L, CURVATURE, until))
 
 
@@ -274,7 +268,7 @@ def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
     return measure.batch_noise(case.panel, case.best, case.seed, case.budget.until(NOISE))
 
 
-def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, HessiansSeen]:
+def client_hessians(case: Case, steep: float) -> Generator[Progress, None, HessiansSeen]:
     """Measure the Hessians at the best point and at the start."""
     if case.short or case.budget.out_of_time(HESSIANS):
         case.budget.note("There was no time for the Hessians of single clients.")
@@ -291,14 +285,17 @@ def client_hessians(case: Case, steep: Spectrum) -> Generator[Progress, None, He
     return HessiansSeen(here, start)
 
 
-def _not_symmetric(case: Case, steep: Spectrum) -> HessiansSeen:
+def _not_symmetric(case: Case, steep: float) -> HessiansSeen:
     """Measure derivatives that are not symmetric, as whole matrices: Lanczos needs symmetry."""
     seen: list[Hessians] = []
     for x in [case.best] if case.quadratic or case.best is case.x0 else [case.best, case.x0]:
         matrices = full_hessians(case.panel, x, case.budget.until(HESSIANS_AT_START))
-        if matrices is None:
+        found = (
+            None if matrices is None else by_matrices(case.panel, matrices, case.budget.until(1.0))
+        )
+        if found is None:
             break
-        seen.append(by_asymmetric_matrices(case.panel, matrices.each))
+        seen.append(found)
     if not seen:
         case.budget.note(
             f"d is above {RULES.small}, or there was no time for matrices of all clients."
@@ -340,7 +337,7 @@ def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]
     yield Progress("the quadratic model", POINTS)
     moved, L = measured.here.moved, measured.hessians.L
     leave_the_optimum(case, float(moved.norm(dim=1).max()) / L or 1.0, L)
-    pull = stationary.pull_of(case.panel, case.best, moved)
+    pull = theory.pull_of(case.panel, case.best, moved)
     if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
@@ -360,7 +357,7 @@ def trials(
     """Let rounds on the problem decide; if the time is short, the first look did."""
     if case.short:
         return look
-    L = measured.L if modelled.predicted else max(measured.steep.norm, 1e-30)
+    L = measured.L if modelled.predicted else max(measured.steep, 1e-30)
     return (
         yield from prediction.trials(
             case,

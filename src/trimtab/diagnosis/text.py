@@ -5,7 +5,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.candidates import BETA, MIMELITE, has_K, named
-from trimtab.diagnosis.resampling import LEVEL
+from trimtab.diagnosis.intervals import LEVEL
 from trimtab.diagnosis.rules import RULES
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
 

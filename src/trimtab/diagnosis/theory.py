@@ -1,29 +1,44 @@
-"""What theory says of measured numbers: rounds, the best K, step sizes, bias and variance.
+"""What theory says of measured numbers: rounds, the best K, bias, variance and drift.
 
 Karimireddy et al., "SCAFFOLD", 2020: Table 2, with L kept and numerical constants dropped.
 Mangold et al., 2025: FedAvg's bias and the stationary law; all derivatives at x*, p the weights,
 C the mean over clients of the covariance of ONE mini-batch gradient, drawn i.i.d. (with unequal
-weights N sum p_i^2 C_i, so that C/N is still what the mean of all clients has).
+weights N sum p_i^2 C_i, so that C/N is still what the mean of all clients has). What mini-batch
+noise does is to first order, for i.i.d. mini-batches and small d only.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf, sqrt
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf, isfinite, nan, sqrt
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from trimtab.core import Vector
+from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SGD
+from trimtab.diagnosis.case import Case
+from trimtab.diagnosis.hessians import Hessians
+from trimtab.diagnosis.intervals import Draws, Estimate, Sample, constant
+from trimtab.diagnosis.measure import Gradients, Numbers
+from trimtab.diagnosis.optimum import conjugate_gradients
+from trimtab.diagnosis.panel import Panel, weighted
+from trimtab.diagnosis.quadratic_model import QuadraticModel, fedavg_limit
+from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
+from trimtab.diagnosis.rules import RULES
+from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.batches import batch_size
+from trimtab.problems.supervised.problem import Supervised
 
 STRONGLY_CONVEX, GENERAL_CONVEX, NON_CONVEX = "strongly convex", "general convex", "non-convex"
+SAMPLES = 4000  # C is made of about 4000 gradients of single samples, over all clients
 NO_GRADIENTS = "no gradients"  # what oracles give belongs to no f, so Table 2 says nothing of it
 
 Option = Literal["I", "II"]
 Rate = dict[str, float]
 """The terms of a rate by name; they add up to rounds."""
-
 
 _HUGE = 1e75  # rates are computed of numbers < 1e75, whose fourth powers are finite
 
@@ -113,11 +128,7 @@ def totals(at: Constants, K: int) -> dict[str, float]:
 
 
 def dominating(rate: Mapping[str, float]) -> str:
-    """Return the name of the largest term.
-
-    >>> dominating({"noise": 1.0, "drift": 3.0})
-    'drift'
-    """
+    """Return the name of the largest term."""
     return max(rate, key=lambda name: rate[name])
 
 
@@ -152,72 +163,267 @@ def knees(at: Constants) -> Knees:
     return Knees(knee(at.L, at.delta, at.mu, "I"), knee(at.L, at.delta, at.mu, "II"))
 
 
-def stable_step(L: float, K: int, eta_g: float = 1.0) -> float:
-    """Return an eta_l with K eta_l eta_g L = 1 at most, and eta_l L = 1 at most.
+def of_theory(sample: Sample, at: Constants | None, K: int) -> dict[str, Estimate]:
+    """Return delta/L, the knees, and the rounds of Table 2, with what they inherit."""
+    found: dict[str, Estimate] = {}
+    L, delta = sample.values.get("L"), sample.values.get("delta")
+    if L and delta is not None and isfinite(delta):
+        each = sample.replicates["delta"] / sample.replicates["L"]
+        ratio = sample.derive(delta / L, each, ("delta", "L"))
+        found["delta/L"] = replace(ratio, high=max(ratio.value, min(2.0, ratio.high)))
+    if at is None:
+        return found
+    names = ("L", "mu", "delta", "G", "B", "sigma")
+    drawn = sample.replicates | ({} if at.mu else {"mu": constant(0.0)})
+    rows = torch.stack([drawn[name] for name in names], 1).tolist()
+    constants = [
+        replace(at, L=L, mu=mu, delta=delta, G=G, B=B, sigma=sigma)
+        for L, mu, delta, G, B, sigma in rows
+    ]
+    curvature = ("L", "delta", "mu") if at.convexity == STRONGLY_CONVEX else ("L", "delta")
+    for option in ("I", "II"):
+        value = knee(at.L, at.delta, at.mu, option)
+        each = torch.tensor([knee(c.L, c.delta, c.mu, option) for c in constants])
+        found[f"knee {option}"] = sample.derive(value, each.double(), curvature)
+    rates = [totals(c, K) for c in constants if c.usable]
+    for name, value in totals(at, K).items():
+        each = torch.tensor([rate[name] for rate in rates], dtype=torch.float64)
+        rounds = sample.derive(value, each, curvature)
+        found[f"rounds {name}"] = replace(rounds, at=f"{sample.at}, K = {K}")
+    return found
 
-    That is what the theorems ask for up to constants: a round moves no further than a gradient
-    step of 1/L would. Better steps may be larger; this one is safe for convex losses.
 
-    >>> stable_step(L=2.0, K=5), stable_step(L=2.0, K=1, eta_g=0.1)
-    (0.1, 0.5)
+# -- bias, variance and drift
+
+
+@dataclass(frozen=True)
+class Law:
+    """FedAvg's and Scaffold's bias as advised, and the traces of their stationary covariances."""
+
+    bias: Bias = field(default_factory=Bias)
+    variance: Variance = field(default_factory=Variance)
+
+
+def pull_of(panel: Panel, x: Vector, moved: Tensor) -> Vector:
+    """Return sum p_i (Hess_i - Hess) grad f_i, which is sum p_i Hess_i (grad f_i - grad f)."""
+    total = torch.zeros_like(x)
+    for p, products in zip(panel.p.tolist(), panel.all_products(x, moved[:, None]), strict=True):
+        total.add_(products[0], alpha=p)
+    return total
+
+
+def stationary(
+    case: Case,
+    here: Gradients,
+    hessians: Hessians,
+    model: QuadraticModel | None,
+    pull: Vector | None,
+    eta: float | None,
+    K: int,
+    at: Constants | None,
+    until: float,
+) -> Law:
+    """Return the stationary law with step size eta; an empty one where theory does not hold.
+
+    The bias by noise is half eta_l/N Hess^-1 D3f[V] and more work than all else: it is given where
+    third derivatives vanish, and left out elsewhere.
     """
-    return min(1.0, 1 / (K * eta_g) if eta_g else 1.0) / L if L > 0 else inf
-
-
-# -- bias and variance
-
-
-def weighted(p: Tensor, t: Tensor) -> Tensor:
-    """Return the sum of p_i t_i."""
-    mean: Tensor = torch.tensordot(p.to(t), t, dims=1)
-    return mean
-
-
-def drift(p: Tensor, hessians: Tensor, gradients: Tensor) -> Vector:
-    """Return sum p_c (Hess_c - Hess) grad f_c."""
-    different = hessians - weighted(p, hessians)
-    return weighted(p, torch.einsum("nij,nj->ni", different, gradients))
-
-
-def heterogeneity_bias(
-    p: Tensor, hessians: Tensor, gradients: Tensor, eta_l: float, K: int
-) -> Vector:
-    """Return eta_l (K-1)/2 Hess^-1 sum p_c (Hess_c - Hess) grad f_c: FedAvg's, not SCAFFOLD's."""
-    bias: Tensor = torch.linalg.solve(
-        weighted(p, hessians), eta_l * (K - 1) / 2 * drift(p, hessians, gradients)
+    budget, panel = case.budget, case.panel
+    if at is None or at.convexity == NON_CONVEX or not case.optimum:
+        return Law()
+    if pull is None or eta is None or budget.out_of_time(until):
+        return Law()
+    if hessians.matrix is not None and not budget.decomposes(case.problem.d, 1.0):
+        return Law()
+    bias = Bias(heterogeneity=eta * (K - 1) / 2 * _solved(case, hessians, pull))
+    limits = [None if model is None else fedavg_limit(model, step, K) for step in (eta, 2 * eta)]
+    if limits[0] is not None:
+        bias = replace(bias, limit=float(limits[0].norm()))
+        if limits[1] is not None and eta * at.L < 1:  # Else twice the step diverges.
+            bias = replace(bias, richardson_romberg=float((2 * limits[0] - limits[1]).norm()))
+    if at.sigma == 0:
+        return Law(replace(bias, stochastic=0.0, scaffold=0.0), Variance(0.0, 0.0))
+    if at.convexity != STRONGLY_CONVEX:
+        budget.note("Without strong convexity there is no stationary law of the noise.")
+        return Law(bias)
+    if hessians.matrix is None:
+        why = f"d is above {RULES.dense:,}" if case.problem.d > RULES.dense else "there was no time"
+        budget.note(f"The stationary variance is left out ({why}).")
+        return Law(bias)
+    C = covariance(panel, case.best, case.seed, budget.until(1.0))
+    if C is None:
+        budget.note("There was no time for the stationary variance.")
+        return Law(bias)
+    if panel.steps_in_a_pass is not None:
+        why = "is that of i.i.d. mini-batches; reshuffled ones have less"
+        budget.note(f"The stationary variance {why}.")
+    noise, spread = hessians.lyapunov_trace(C), 0.0
+    if at.S < at.N:
+        rows = here.rows.cpu().double()
+        spread = hessians.lyapunov_trace((counted(panel.p)[:, None] * rows).T @ rows)
+    fedavg, scaffold = (
+        eta * sampled_noise(noise, spread, name, K, at.N, at.S) for name in (FEDAVG, SCAFFOLD)
     )
-    return bias
+    by_noise = 0.0 if panel.problem.constant_hessians else None
+    bias = replace(bias, stochastic=by_noise, scaffold=by_noise)
+    return Law(bias, Variance(fedavg=fedavg, scaffold=scaffold))
 
 
-def stationary_covariance(H: Tensor, C: Tensor, eta_l: float, N: int, eta_g: float = 1.0) -> Tensor:
-    """Return Sigma with Hess Sigma + Sigma Hess = (eta_g eta_l/N) C, to first order; S = N."""
-    return lyapunov(H, eta_g * eta_l / N * C)
+def _solved(case: Case, hessians: Hessians, pull: Vector) -> float:
+    """Return |Hess^-1 pull|, leaving out directions in which f is flat."""
+    if hessians.matrix is not None and not case.panel.problem.symmetric:
+        return float(torch.linalg.solve(hessians.matrix, pull.cpu().double()).norm())
+    if hessians.matrix is not None:
+        values, U = hessians.eigen
+        steep = values > RULES.flat * hessians.L
+        return float(((U.T @ pull.cpu().double())[steep] / values[steep]).norm())
+    product, out_of_time = partial(case.panel.mean_products, case.best), case.budget.until(1.0)
+    solution, left = conjugate_gradients(product, pull, out_of_time=out_of_time)
+    if left > RULES.noise_error:
+        case.budget.note(f"FedAvg's bias is known up to a relative residual of {left:.0%}.")
+    return float(solution.cpu().double().norm())
 
 
-def sampled_noise(C: Tensor, spread: Tensor, algorithm: str, K: int, N: int, S: int) -> Tensor:
-    """Return what takes the place of C/N when S of N clients are sampled.
+def by_K(
+    bias: Bias, model: QuadraticModel | None, eta: float | None, K: int
+) -> tuple[BiasAtK, ...]:
+    """Return FedAvg's bias for other K at the same step size: first order, and on the model."""
+    first = bias.heterogeneity
+    if first is None or eta is None or K == 1:
+        return ()
+    limits = {k: None if model is None else fedavg_limit(model, eta, k) for k in RULES.local_steps}
+    return tuple(
+        BiasAtK(k, first * (k - 1) / (K - 1), None if limit is None else float(limit.norm()))
+        for k, limit in limits.items()
+    )
 
-    `spread` is the mean of grad f_c grad f_c', weighed as in C. SCAFFOLD: (2/S - 1/N) C. FedAvg:
-    C/S and, since clients that differ come and go, K (N-S)/(S (N-1)) of the spread. (Ours,
-    measured; with unequal weights the mean of a cohort is a ratio, and this its first order.)
+
+def counted(p: Tensor) -> Tensor:
+    """Return N p_i^2, by which noises count in N times the covariance of their weighted mean."""
+    return len(p) * p.square()
+
+
+def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Tensor | None:
+    """Return C = N sum p_i^2 C_i, C_i the covariance of one i.i.d. mini-batch gradient.
+
+    With equal weights that is the mean of the C_i.
+    """
+    problem, d, share = panel.problem, panel.problem.d, counted(panel.p)
+    quadratic, samples = panel.closed_forms, panel.samples
+    if quadratic is not None:
+        return torch.eye(d, dtype=torch.float64) * float(share.sum()) * quadratic.sigma**2 / d
+    C = torch.zeros(d, d, dtype=torch.float64)
+    most = SAMPLES // problem.N + 2
+    for i in range(problem.N):
+        if samples is None:
+            rows, size = _pairs(problem, i, x, seed, most, out_of_time), 1
+        elif samples.batch is None:
+            return C
+        else:
+            rows = _gradients_of_samples(samples, i, x, seed, most, out_of_time)
+            size = batch_size(samples.batch, len(samples.clients[i]))
+        if rows is None or out_of_time():
+            return None
+        C += float(share[i]) / size * (rows.T @ rows) / len(rows)
+    return C
+
+
+def _pairs(
+    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
+) -> Tensor | None:
+    """Return the differences of pairs of mini-batch gradients, scaled to the noise of one."""
+    rows: list[Vector] = []
+    for pair in range(most):
+        first, second = (problem.oracle(i, seed, 2 * pair + j)(x, 0) for j in (1, 2))
+        rows.append((first - second) / sqrt(2))
+        if out_of_time():
+            return None
+    return torch.stack(rows).detach().cpu().double()
+
+
+def _gradients_of_samples(
+    problem: Supervised, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
+) -> Tensor | None:
+    """Return the gradients of single samples, less their mean."""
+    data, rows = problem.clients[i], list[Tensor]()
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]
+    for some in torch.split(order, 4 * RULES.step):
+        found = problem.sample_gradients(x, data.take(some.to(data.device)))
+        rows.append(found.detach().cpu().double())
+        if out_of_time():
+            return None
+    each = torch.cat(rows)
+    return each - each.mean(0)
+
+
+def sampled_noise(noise: float, spread: float, algorithm: str, K: int, N: int, S: int) -> float:
+    """Return what takes the place of noise/N when S of N clients are sampled.
+
+    `noise` is a number that is linear in C, and `spread` the same of the mean of grad f_c grad
+    f_c', weighed as in C. SCAFFOLD: (2/S - 1/N) C. FedAvg: C/S and, since clients that differ come
+    and go, K (N-S)/(S (N-1)) of the spread. (Ours, measured; with unequal weights the mean of a
+    cohort is a ratio, and this its first order.)
     """
     if algorithm == SCAFFOLD:
-        return (2 / S - 1 / N) * C
-    return C / S + (K * (N - S) / (S * (N - 1)) * spread if S < N else 0.0)
+        return (2 / S - 1 / N) * noise
+    return noise / S + (K * (N - S) / (S * (N - 1)) * spread if S < N else 0.0)
 
 
-def lyapunov(H: Tensor, C: Tensor) -> Tensor:
-    """Solve H X + X H = C for symmetric positive definite H.
+def drift(case: Case, eta: float | None, K: int, pull: Vector | None) -> float:
+    """Return |x* - mean_c y_c|/(eta K) after K local steps on all data, started at x*.
 
-    >>> lyapunov(torch.diag(torch.tensor([1.0, 2.0])), torch.eye(2))
-    tensor([[0.5000, 0.0000],
-            [0.0000, 0.2500]])
+    NaN without advice, or without time.
     """
-    values, U = torch.linalg.eigh(H)
-    return lyapunov_of(values, U, C)
+    panel, x, out_of_time = case.panel, case.best, case.budget.until(1.0)
+    if eta is None or pull is None or out_of_time():
+        return nan
+    mean = torch.zeros_like(x)
+    at_once = 1 if panel.gradients_at_once is None else RULES.step
+    for some in torch.split(torch.arange(panel.problem.N), at_once):
+        ends = x.expand(len(some), -1)
+        for _ in range(K):
+            if out_of_time():
+                case.budget.note("The average drift is that of the first-order formula.")
+                return float(eta * (K - 1) / 2 * pull.norm())
+            ends = ends - eta * panel.gradients_of(some.tolist(), ends)
+        mean += weighted(panel.p[some], ends)
+    return float((x - mean).norm()) / (eta * K)
 
 
-def lyapunov_of(values: Tensor, U: Tensor, C: Tensor) -> Tensor:
-    """Solve the same for H with these eigenvalues, and eigenvectors in columns."""
-    X: Tensor = U @ ((U.T @ C @ U) / (values[:, None] + values)) @ U.T
-    return X
+def of_bias(
+    sample: Sample,
+    draws: Draws,
+    bias: Bias,
+    drift: float,
+    model: QuadraticModel | None,
+    eta: float,
+    K: int,
+) -> dict[str, Estimate]:
+    """Return FedAvg's bias and drift with what they inherit from the clients that were drawn."""
+    values = {"bias": bias.heterogeneity, "limit": bias.limit, "drift": drift}
+    known = {name: value for name, value in values.items() if value is not None and isfinite(value)}
+    relative = {name: constant(1.0) for name in known}
+    if model is not None and draws.clients_vary and known:
+        relative |= _relative(model, draws, eta, K)
+    at = f"{sample.at}, eta_l = {eta:.3g}, K = {K}"
+    return {
+        name: replace(sample.derive(value, value * relative[name], ("zeta", "delta")), at=at)
+        for name, value in known.items()
+    }
+
+
+def _relative(model: QuadraticModel, draws: Draws, eta: float, K: int) -> Numbers:
+    """Return the bias, where FedAvg stops, and the drift on the model, relative to their values."""
+
+    def numbers(p: Tensor) -> list[float]:
+        mine = model.reweighted(p)
+        A = torch.einsum("nij,nj,nkj->nik", mine.U, mine.a, mine.U)
+        pull = weighted(p, torch.einsum("nij,nj->ni", A, -mine.b))
+        limit = fedavg_limit(mine, eta, K)
+        solved = torch.linalg.lstsq(mine.H, pull[:, None]).solution[:, 0]
+        return [float(v.norm()) for v in (solved, torch.zeros(1) if limit is None else limit, pull)]
+
+    base = numbers(model.p)
+    rows = [numbers(p) for p in draws.weights[::4]]
+    each = torch.tensor(rows, dtype=torch.float64) / torch.tensor([b or 1.0 for b in base])
+    return {name: each[:, j] for j, name in enumerate(("bias", "limit", "drift"))}

@@ -13,8 +13,8 @@ from trimtab.diagnosis import Diagnosis, text
 from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
 from trimtab.diagnosis.differences import Difference, Differences
 from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.diagnosis.intervals import LEVEL
 from trimtab.diagnosis.model_rounds import Predicted
-from trimtab.diagnosis.resampling import LEVEL
 from trimtab.diagnosis.theory import dominating
 from trimtab.report.charts.bars import Bar, bar_chart, spectrum_chart
 from trimtab.report.charts.lines import Line, line_chart
@@ -213,7 +213,7 @@ def _clients(diagnosis: Diagnosis) -> Section:
     if hessians:
         charts.append(bar_chart(hessians, "|Hess_i - Hess|", "client", HESSIANS, "Hessians"))
     spectra = [
-        (f"client {row.client}", *diagnosis.spectra[row.client])
+        (f"client {row.client}", diagnosis.spectra[row.client])
         for row in diagnosis.clients
         if row.client in diagnosis.spectra
     ][:SPECTRA]
@@ -221,9 +221,7 @@ def _clients(diagnosis: Diagnosis) -> Section:
     if spectra:
         edge = diagnosis.delta if isfinite(diagnosis.delta) else None
         charts.append(spectrum_chart(spectra, edge, "eigenvalues of Hess_i - Hess"))
-        note += (
-            " Dashed lines are plus and minus delta; a longer stroke stands for more directions."
-        )
+        note += " Dashed lines are plus and minus delta."
     distances = Table(
         ["client", "weight", "gradient apart", "Hessian apart", "Hessian is", "stands out"],
         [
@@ -236,7 +234,7 @@ def _clients(diagnosis: Diagnosis) -> Section:
         ],
         folded="How far clients are apart",
     )
-    values = [[name, ", ".join(f"{value:.3g}" for value in own)] for name, own, _ in spectra]
+    values = [[name, ", ".join(f"{value:.3g}" for value in own)] for name, own in spectra]
     eigenvalues = Table(["client", "eigenvalues"], values, folded="Eigenvalues", kind="facts")
     figures = "".join(f"<figure>{chart}</figure>" for chart in charts)
     return Section(

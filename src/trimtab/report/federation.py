@@ -8,7 +8,7 @@ from typing import Any
 from safetensors import safe_open
 
 from trimtab.federation.events import SiteReport
-from trimtab.federation.setup.job import Job, read_job
+from trimtab.federation.setup.job import Job, read_job, state_of
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.journal import read_lines
@@ -24,20 +24,21 @@ from trimtab.studies.goal import Goal
 from trimtab.studies.record import RoundLine
 
 
-def write_federation(folder: Path) -> Path:
-    """Write the page of the run in an operator's folder, and return its path."""
-    return write_pages([read_federation(folder)], folder / "report.html")
+def write_federation(folder: Path, state: str) -> Path:
+    """Write the page of a run in an operator's folder, and return its path."""
+    page = (folder / state).parent / "report.html"
+    return write_pages([read_federation(folder, state)], page)
 
 
 def read_federation(folder: Path, state: str | None = None, *, finished: bool = True) -> Source:
     """Return the run of a federation.
 
-    state: the folder of one of several runs; that of the job by default.
+    state: the folder of one of several runs; that of the last one that was started by default.
     finished: whether no more rounds follow; default True.
     """
     federation = Federation.read(folder)
-    job = read_job(federation)
-    state = state or (job.state if job else "state")
+    state = state or state_of(folder, None)
+    job = read_job(federation, state)
     done = progress(folder / state)
     if done is None:
         raise ValueError(f"{folder} holds no experiment yet; begin with `trimtab federate server`.")

@@ -5,25 +5,36 @@ from pathlib import Path
 
 import click
 
-from trimtab.cli.federate.output import folder_argument, json_option, path_type, print_instructions
+from trimtab.cli.federate.output import (
+    experiment_option,
+    folder_argument,
+    json_option,
+    path_type,
+    print_instructions,
+)
 
 
 @click.command()
 @folder_argument
+@experiment_option
 @json_option
-def status(folder: Path, as_json: bool) -> None:
+def status(folder: Path, experiment: str | None, as_json: bool) -> None:
     """Show the progress of the experiment in DIR."""
     from trimtab.federation.events import metrics_text
     from trimtab.federation.setup.status import status_of
 
-    now = status_of(folder)
+    now = status_of(folder, experiment)
     if as_json:
         click.echo(json.dumps(now.to_json(), indent=2))
         return
     click.echo(f"{folder}: {now.algorithm or 'no experiment yet'}, server {now.server}")
     click.echo(f"round {now.round} of {now.R or '-'}, epoch {now.epoch}")
     click.echo(f"{metrics_text(now.metrics)}; {now.bytes_up:,} bytes up so far")
+    for name, r in now.experiments.items():
+        click.echo(f"experiment {name}: round {r}")
     click.echo(f"certificate {now.certificate}")
+    for sentence in now.expiring:
+        click.echo(f"warning: {sentence}")
     for name, site in now.sites.items():
         last = f"last in round {site.last}" if site.last else "in no round yet"
         heard = f"last contact {site.contact}" if site.contact else "no contact yet"
@@ -33,7 +44,8 @@ def status(folder: Path, as_json: bool) -> None:
 @click.command()
 @folder_argument
 @click.argument("out", type=path_type)
-def model(folder: Path, out: Path) -> None:
+@experiment_option
+def model(folder: Path, out: Path, experiment: str | None) -> None:
     """Write the model of the last committed round to OUT, for `trimtab.load`.
 
     OUT is a new folder, or a file NAME.safetensors, which gets NAME.json beside it.
@@ -41,7 +53,7 @@ def model(folder: Path, out: Path) -> None:
     from trimtab.federation.setup.operator import Federation
     from trimtab.federation.setup.problem_file import save_model
 
-    weights, r = save_model(Federation.read(folder), out)
+    weights, r = save_model(Federation.read(folder), out, experiment)
     click.echo(f"Model of round {r}: {weights}")
 
 

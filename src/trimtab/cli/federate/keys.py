@@ -10,15 +10,18 @@ from trimtab.cli.federate.output import folder_argument, path_type
 @click.command()
 @folder_argument
 @click.option("--name", help="The site's name; the folder's name by default.")
+@click.option(
+    "--federation", help="Its id, as `trimtab federate fingerprint` of the operator shows."
+)
 @click.option("--rotate", is_flag=True, help="Make a new key for a site that already has one.")
-def enroll(folder: Path, name: str | None, rotate: bool) -> None:
+def enroll(folder: Path, name: str | None, federation: str | None, rotate: bool) -> None:
     """Make the key of a site in DIR, and the request that its operator needs."""
     from trimtab.federation.setup.site import REQUEST, request_key
 
-    request = request_key(folder, name or folder.resolve().name, rotate)
+    request = request_key(folder, name, federation, rotate)
     click.echo(
-        f"The {'next ' if rotate else ''}key of {request.name} is {request.fingerprint}; its "
-        f"private half stays in {folder}."
+        f"The {'next ' if request.vouched else ''}key of {request.name} is "
+        f"{request.fingerprint}; its private half stays in {folder}."
     )
     click.echo(
         f"Send {folder / REQUEST} to the operator: it holds no secret, but compare the fingerprint "
@@ -33,7 +36,8 @@ def enroll(folder: Path, name: str | None, rotate: bool) -> None:
 @click.option(
     "--replace", is_flag=True, help="The old key is lost, and the fingerprints were compared."
 )
-def register(folder: Path, request: Path, replace: bool) -> None:
+@click.option("--readmit", is_flag=True, help="A site of this name was removed, and comes back.")
+def register(folder: Path, request: Path, replace: bool, readmit: bool) -> None:
     """Admit the site of a REQUEST, or its new key, and write the archive for it."""
     from trimtab.federation.setup.operator import Federation
     from trimtab.federation.setup.operator import register as admit_request
@@ -41,7 +45,7 @@ def register(folder: Path, request: Path, replace: bool) -> None:
 
     # The signature in the request proves that the site has the private key.
     key_request = read_request(request)
-    federation = admit_request(Federation.read(folder), key_request, replace)
+    federation = admit_request(Federation.read(folder), key_request, replace, readmit)
     click.echo(
         f"{key_request.name} is admitted with key {key_request.fingerprint}; check that the site "
         "shows the same."
@@ -65,7 +69,7 @@ def approve(folder: Path, archive: Path | None, problem: Path | None, yes: bool)
 
     proposal = propose(folder, archive, problem)
     for line in (*proposal.changes, *proposal.diff):
-        # The operator's text must not send control characters to the terminal.
+        # The lines of a proposal are printable; those of the file before may not be.
         click.echo(printable(line))
     if not proposal.changes and not proposal.diff:
         click.echo("Nothing has changed since it was approved.")

@@ -4,6 +4,7 @@ import json
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
 from trimtab.cli.federate.output import (
-    PAGE,
+    experiment_option,
     folder_argument,
     json_option,
     log_style,
+    page_of_job,
     page_so_far,
     path_type,
     print_instructions,
@@ -23,7 +25,6 @@ from trimtab.cli.federate.output import (
     serving_metrics,
     until_stopped,
     watching_options,
-    write_page,
 )
 from trimtab.cli.options import (
     OWN,
@@ -83,8 +84,9 @@ def init(
         print_instructions(federation, list(federation.sites))
     else:
         click.echo(
-            "Each site makes its key with `trimtab federate enroll NAME` and sends you the "
-            f"request; admit it with `trimtab federate register {folder} REQUEST`."
+            f"Each site makes its key with `trimtab federate enroll NAME --federation "
+            f"{federation.id}` and sends you the request; admit it with `trimtab federate "
+            f"register {folder} REQUEST`."
         )
     click.echo(
         f"Then start the server: trimtab federate server {folder} --algorithm scaffold --eta-l … "
@@ -96,6 +98,9 @@ def init(
 @folder_argument
 @click.option("--algorithm", required=True, help="One of " + ", ".join(NAMES) + ".")
 @hyper_options
+@click.option(
+    "--experiment", metavar="NAME", help="Another one with the same sites; it waits for its turn."
+)
 @click.option("-R", "R", type=int, required=True, help="Maximum number of rounds.")
 @click.option("--target", type=float, help="Accuracy to reach (regression: loss).")
 @click.option("--min-sites", type=int, help="Fewest replies for a round; all sites by default.")
@@ -115,6 +120,7 @@ def init(
 def server(
     folder: Path,
     algorithm: str,
+    experiment: str | None,
     R: int,
     target: float | None,
     min_sites: int | None,
@@ -130,7 +136,7 @@ def server(
     **hyper: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
-    from trimtab.federation.setup.job import start_job
+    from trimtab.federation.setup.job import start_job, state_of
     from trimtab.federation.setup.operator import Federation
 
     federation = Federation.read(folder)
@@ -149,6 +155,7 @@ def server(
         round_timeout=round_timeout,
         seed=seed,
         on_lost_state=on_lost_state,
+        state="state" if experiment is None else state_of(folder, experiment),
     )
     style = log_style(log_json, log_size)
     outcome = _serve(folder, job, bind, style, metrics_port, live)
@@ -157,6 +164,7 @@ def server(
 
 @click.command()
 @folder_argument
+@experiment_option
 @click.option("-R", "R", type=int, help="Maximum number of rounds, earlier ones included.")
 @click.option("--target", type=float)
 @click.option("--min-sites", type=int)
@@ -168,6 +176,7 @@ def server(
 @live_option
 def resume(
     folder: Path,
+    experiment: str | None,
     bind: str | None,
     log_json: bool,
     log_size: float | None,
@@ -177,10 +186,10 @@ def resume(
     **changes: Any,
 ) -> None:
     """Continue the experiment in DIR from its last committed round."""
-    from trimtab.federation.setup.job import resume_job
+    from trimtab.federation.setup.job import resume_job, state_of
     from trimtab.federation.setup.operator import Federation
 
-    job = resume_job(Federation.read(folder), **changes)
+    job = resume_job(Federation.read(folder), state=state_of(folder, experiment), **changes)
     style = log_style(log_json, log_size)
     outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)
@@ -188,16 +197,18 @@ def resume(
 
 @click.command()
 @folder_argument
+@experiment_option
 @click.option("--bind")
 @json_option
-def audit(folder: Path, bind: str | None, as_json: bool) -> None:
+def audit(folder: Path, experiment: str | None, bind: str | None, as_json: bool) -> None:
     """Check c = sum p_i c_i over the sites of DIR, which must be running; the server must not."""
     from trimtab.federation.events import to_json
-    from trimtab.federation.setup.job import resume_job
+    from trimtab.federation.setup.job import resume_job, state_of
     from trimtab.federation.setup.operator import Federation
 
     # An audit is a job of another kind over the same sites and states.
-    job = replace(resume_job(Federation.read(folder)), kind="audit")
+    job = resume_job(Federation.read(folder), state=state_of(folder, experiment))
+    job = replace(job, kind="audit")
     done = _serve(folder, job, bind).audit
     assert done is not None
     click.echo(json.dumps(to_json(done), indent=2) if as_json else done.sentence)
@@ -233,15 +244,34 @@ def _serve(
     metrics_port: int | None = None,
     live: bool = False,
 ) -> _Outcome:
-    """Run a server until its job is done, and show its events."""
+    """Run a server until its job is done, when no other experiment runs, and show its events."""
+    from trimtab.federation.setup.job import turn
+
+    console = Console(stderr=True, emoji=False)
+    with turn(folder, job, lambda sentence: print_line(console, sentence)):
+        return _serve_now(folder, job, bind, style, metrics_port, live, console)
+
+
+def _serve_now(
+    folder: Path,
+    job: "Job",
+    bind: str | None,
+    style: "LogStyle | None",
+    metrics_port: int | None,
+    live: bool,
+    console: Console,
+) -> _Outcome:
     from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
     from trimtab.federation.processes.observed import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
+    from trimtab.federation.setup.job import warnings_of
+    from trimtab.federation.setup.operator import Federation
+    from trimtab.report.federation import write_federation
 
-    console = Console(stderr=True, emoji=False)
     process, outcome = OperatorProcess(folder, bind), _Outcome()
+    today = None
     # The contexts end in reverse order: the log is closed after the processes.
     with (
         users_output(),
@@ -249,7 +279,7 @@ def _serve(
         until_stopped(process.stop, process.close),
         attached(follow=lambda line: print_line(console, line)),
         closing(OperatorView(process, job.R)) as view,
-        LivePage(folder / PAGE, lambda: page_so_far(folder, job), live) as page,
+        LivePage(page_of_job(folder, job), lambda: page_so_far(folder, job), live) as page,
         ExitStack() as stack,
     ):
         if metrics_port is not None:
@@ -258,7 +288,13 @@ def _serve(
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
         LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
+        for sentence in warnings_of(job, len(process.federation.sites)):
+            LOGGER.warning(sentence)
         for event in process.events(job):
+            if date.today() != today:  # A run of weeks warns once a day.
+                today = date.today()
+                for sentence in Federation.read(folder).expiring():
+                    LOGGER.warning(sentence)
             view.note(event)
             if isinstance(event, RoundCommitted):
                 print_line(console, round_text(event))
@@ -267,7 +303,7 @@ def _serve(
                 outcome.audit = event
             else:
                 outcome.ended = event
-                write_page(folder)
+                write_federation(folder, job.state)
         # Rounds are committed one by one, so that the last commit is always a place to resume.
         if process.interrupted:
             raise click.ClickException(
@@ -284,7 +320,8 @@ def _show_summary(folder: Path, job: "Job", outcome: _Outcome, as_json: bool) ->
     own = Federation.read(folder).problem.metric
     metric = None if own is None else own.name
     summary = summary_of(folder / job.state, outcome.ended, outcome.audit, metric)
+    page = page_of_job(folder, job)
     if as_json:
-        click.echo(json.dumps(summary.to_json() | {"page": str(folder / PAGE)}, indent=2))
+        click.echo(json.dumps(summary.to_json() | {"page": str(page)}, indent=2))
         return
-    click.echo(f"{summary.sentence}\nPage: {folder / PAGE}")
+    click.echo(f"{summary.sentence}\nPage: {page}")

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PAGE = "report.html"
 path_type = click.Path(path_type=Path)
 folder_argument = click.argument("folder", type=path_type, metavar="DIR")
+experiment_option = click.option(
+    "--experiment", metavar="NAME", help="One of several; by default the one started last."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
@@ -125,11 +128,9 @@ def until_stopped(stop: threading.Event, close: Callable[[], None]) -> Iterator[
 # -- the page, in the operator's folder
 
 
-def write_page(folder: Path) -> Path:
-    """Write the page of the committed rounds, and return its path."""
-    from trimtab.report.federation import write_federation
-
-    return write_federation(folder)
+def page_of_job(folder: Path, job: "Job") -> Path:
+    """Return where the page of a job is: beside its state."""
+    return (folder / job.state).parent / PAGE
 
 
 def page_so_far(folder: Path, job: "Job") -> str:

@@ -38,7 +38,6 @@ from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import secret
 from trimtab.federation.storage.files import private_folder
-from trimtab.federation.storage.keys import check_certificate
 from trimtab.federation.transport.flower import api
 from trimtab.federation.transport.flower.server import SuperLink, superlink_arguments
 
@@ -65,7 +64,7 @@ class OperatorProcess:
         self.federation = Federation.read(folder)
         self.stop, self.interrupted = stop or threading.Event(), False
         keys, logs, port = self.federation.keys, folder / "logs", free_port()
-        check_certificate(keys / "server.crt")
+        self.federation.check_keys()
         self.port = port
         self.superlink = Child(
             "the SuperLink",

@@ -92,12 +92,14 @@ def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
     from trimtab.federation.protocol.site import Site
     from trimtab.federation.setup.approval import policy_of
     from trimtab.federation.setup.site import SiteFolder
+    from trimtab.federation.storage.policy import check_algorithms
 
     try:
         site_folder = SiteFolder.read(folder)
         policy = policy_of(site_folder)
         limit_memory(policy)
         problem = site_folder.problem.site_problem(data, site_folder.batch)
+        check_algorithms(policy)
         site = Site(site_folder.state, site_folder.name, problem, policy)
     except ValueError as error:
         send(replies, Message(events.to_json(events.Failed.of(error))))

@@ -1,34 +1,44 @@
-"""What a site takes from its operator: nothing counts before the site has looked at it.
+"""What a site takes from its operator: nothing is used before the site has approved it.
 
 An archive, or a problem file that came by hand, is a proposal. When it is approved, its files are
-taken in, the digest of the problem file is written into policy.toml, and a copy is kept so that the
-next proposal can be compared with it. The problem file never comes over the wire.
+written, approved.sha256 gets the digest of the problem file, and a copy is kept with which the next
+proposal is compared. The problem file never comes over the network. Nothing here needs torch.
 """
 
 import difflib
+import io
 import logging
 import os
-import tarfile
+import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from trimtab._files import write_file
-from trimtab.federation.setup.site import KEY, NEXT_KEY, SiteFolder
+from trimtab.federation.setup.site import KEY, NEXT_KEY, SiteFolder, read_archive
 from trimtab.federation.storage import keys
-from trimtab.federation.storage.policy import FILE, Policy, digest_of, read_policy, write_problem
+from trimtab.federation.storage.policy import (
+    APPROVED,
+    FILE,
+    Policy,
+    approve_digest,
+    digest_of,
+    read_policy,
+)
 
 log = logging.getLogger("trimtab.federation.setup")
 
-PROBLEM, APPROVED = "problem.py", Path("approved") / "problem.py"
+PROBLEM, COPY = "problem.py", Path("approved") / "problem.py"
 _FROM_OPERATOR = ("site.json", "ca.crt", PROBLEM)
-_MOST = 10 << 20  # a file in an archive has <= 10 MiB
+_WIDEST = 200  # characters of a line, which a terminal shows whole
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*[-_.a-zA-Z0-9]")
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a site is asked to take in: files by name, and what they change."""
+    """The files that a site is asked to approve, and what they change."""
 
     folder: Path
     files: dict[str, bytes]
@@ -41,22 +51,68 @@ class Proposal:
         return digest_of(self.files[PROBLEM])
 
 
+def problem_text(path: Path, content: bytes) -> str:
+    """Return the text of a problem file, which is shown and compiled as it is.
+
+    Raises ValueError if a reader could overlook a part of it: a line that is too long, an
+    unprintable character, an encoding of its own, or a name that is not in ASCII and only looks
+    like another one.
+
+    path: how errors name the file.
+    content: its bytes.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason}); save it as UTF-8.") from None
+    for number, line in enumerate(text.split("\n"), 1):
+        where = f"{path}, line {number}"
+        if len(line) > _WIDEST:
+            raise ValueError(f"{where} has {len(line)} characters; break it, {_WIDEST} are shown.")
+        for character in line:
+            if not character.isprintable():
+                shown = ascii(character)
+                raise ValueError(
+                    f"{where} has the unprintable character {shown}; remove it, or write an escape."
+                )
+        if number <= 2 and _COOKIE.match(line):
+            raise ValueError(f"{where} declares an encoding; remove it, the file is read as UTF-8.")
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            # An f-string holds names too, and before Python 3.12 it is one token.
+            literal = re.match(r"[bru]*['\"]", token.string, re.I)
+            text_alone = token.type == tokenize.COMMENT or (
+                token.type == tokenize.STRING and literal
+            )
+            if not token.string.isascii() and not text_alone:
+                raise ValueError(
+                    f"{path}, line {token.start[0]} has {token.string[:40]!a} outside of a "
+                    "comment or plain string; write it in ASCII."
+                )
+        compile(text, str(path), "exec", dont_inherit=True)
+    except (tokenize.TokenError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{path} cannot be compiled ({error}); fix it.") from None
+    return text
+
+
 def propose(folder: Path, archive: Path | None = None, problem: Path | None = None) -> Proposal:
     """Return what an archive, another problem file, or what is in the folder now would change."""
-    files = _unpacked(archive) if archive else _present(folder)
+    files = read_archive(archive) if archive else _present(folder)
     if problem is not None:
         files[PROBLEM] = _read(problem)
     if KEY in files and (folder / KEY).exists():
         raise ValueError(f"{archive} holds a private key, but {folder} has its own; ask for none.")
     changes = list(_changes(folder, files))
-    approved = folder / APPROVED
-    before = approved.read_bytes() if approved.exists() else b""
-    diff = difflib.unified_diff(_lines(before), _lines(files[PROBLEM]), "approved", "proposed", n=3)
-    return Proposal(folder, files, changes, [line.rstrip("\n") for line in diff])
+    approved = folder / COPY
+    before = approved.read_text("utf-8", "backslashreplace") if approved.exists() else ""
+    text = problem_text(problem or folder / PROBLEM, files[PROBLEM])
+    lines = before.splitlines(), text.split("\n")[: -1 if text.endswith("\n") else None]
+    diff = difflib.unified_diff(*lines, "approved", "proposed", n=3, lineterm="")
+    return Proposal(folder, files, changes, list(diff))
 
 
 def approve(proposal: Proposal) -> Policy:
-    """Take a proposal in; return the policy as it is then."""
+    """Write the files of a proposal; return the policy as it is then."""
     folder, files = proposal.folder, proposal.files
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if KEY in files:
@@ -65,37 +121,38 @@ def approve(proposal: Proposal) -> Policy:
         write_file(folder / name, files[name])
     site = SiteFolder.read(folder)
     if (folder / NEXT_KEY).exists() and _fingerprint(folder / NEXT_KEY) == site.key:
-        os.replace(folder / NEXT_KEY, folder / KEY)  # the operator lets the next key in by now
-    write_file(folder / APPROVED, files[PROBLEM])
-    write_problem(folder / FILE, proposal.digest)
-    return read_policy(folder / FILE)
+        os.replace(folder / NEXT_KEY, folder / KEY)  # the operator admits the next key by now
+    write_file(folder / COPY, files[PROBLEM])
+    approve_digest(folder, proposal.digest)
+    return read_policy(folder)
 
 
 def policy_of(site: SiteFolder) -> Policy:
     """Return a site's policy; refuse keys and a problem file that are not those it approved.
 
-    A site that has none gets the default, with the problem file that it has, and its log shows it.
+    A site that has neither a policy nor an approved file gets the default policy, with the problem
+    file that it has, and its log shows it.
     """
     site.check_keys()
-    path, digest = site.folder / FILE, digest_of(_read(site.folder / PROBLEM))
-    if not path.exists():
-        write_file(site.folder / APPROVED, _read(site.folder / PROBLEM))
-        write_problem(path, digest)
-        log.info(f"{path} is written; read it, and change what you do not want:")
-        for line in path.read_text().splitlines():
-            if line and not line.startswith("#"):
-                log.info(f"  {line}")
-    policy = read_policy(path)
-    if policy.problem != digest:
+    folder, content = site.folder, _read(site.folder / PROBLEM)
+    if not (folder / FILE).exists() and not (folder / APPROVED).exists():
+        problem_text(folder / PROBLEM, content)
+        write_file(folder / COPY, content)
+        approve_digest(folder, digest_of(content))
+        log.info(f"{folder / FILE} is written; read it, and change what you do not want:")
+        for line in read_policy(folder).lines.values():
+            log.info(f"  {line}")
+    policy = read_policy(folder)
+    if policy.problem != digest_of(content):
         raise ValueError(
-            f"{site.folder / PROBLEM} is not the file that was approved; see what has changed with "
-            f"`trimtab federate approve {site.folder}`."
+            f"{folder / PROBLEM} is not the file that was approved; see what has changed with "
+            f"`trimtab federate approve {folder}`."
         )
     return policy
 
 
 def _changes(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
-    """Go through what an archive says of server, authority, key and batch."""
+    """Yield what an archive says of server, authority, key and batch, where it is new."""
     with TemporaryDirectory() as temporary:
         there = Path(temporary)
         (there / "site.json").write_bytes(files["site.json"])
@@ -110,37 +167,12 @@ def _changes(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
     if own and new.key and new.key not in own:
         raise ValueError(
             f"the operator registered the key {new.key}, but this site has {' and '.join(own)}; "
-            "send request.json once more, and compare fingerprints."
+            "send request.json again, and compare fingerprints."
         )
-    for what in ("name", "server", "federation", "batch", "authority", "key"):
+    for what in ("name", "server", "federation", "batch", "authority", "key", "until"):
         before, now = getattr(old, what, None), getattr(new, what)
         if old is None or before != now:
             yield f"{what}: {now}" if old is None else f"{what}: {before} -> {now}"
-
-
-def _unpacked(archive: Path) -> dict[str, bytes]:
-    """Return the files of an archive, which may be anybody's: those that we know, no other."""
-    files: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive) as file:
-            for member in file:
-                parts = Path(member.name).parts
-                if member.isdir() and len(parts) == 1:
-                    continue
-                name = parts[-1] if parts else ""
-                if not member.isfile() or len(parts) != 2 or name not in (*_FROM_OPERATOR, KEY):
-                    raise ValueError(f"{archive} holds {member.name[:80]!r}; ours do not.")
-                if member.size > _MOST or name in files:
-                    raise ValueError(f"{archive} holds {name} twice, or it is too large.")
-                content = file.extractfile(member)
-                assert content is not None
-                files[name] = content.read()
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise ValueError(f"{archive} cannot be read ({error}); get it again.") from None
-    missing = [name for name in _FROM_OPERATOR if name not in files]
-    if missing:
-        raise ValueError(f"{archive} holds no {missing[0]}; get it again from the operator.")
-    return files
 
 
 def _present(folder: Path) -> dict[str, bytes]:
@@ -157,7 +189,3 @@ def _read(path: Path) -> bytes:
 
 def _fingerprint(path: Path) -> str:
     return keys.fingerprint(keys.public_half(path.read_bytes()))
-
-
-def _lines(content: bytes) -> list[str]:
-    return content.decode("utf-8", "backslashreplace").splitlines(keepends=True)

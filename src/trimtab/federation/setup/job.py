@@ -1,13 +1,21 @@
-"""A job: what the server is to run, as run.json keeps it for `federate resume`."""
+"""A job: what the server is to run, as run.json keeps it for `federate resume`.
 
+A federation has one unnamed experiment, in run.json and state/, and any number of named ones, in
+experiments/NAME/. They share sites, keys and port; one runs at a time.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab._files import Lock, read_json, write_json
 from trimtab._version import RESULTS, __version__
-from trimtab.errors import BadArgument
+from trimtab.errors import BadArgument, InUse
 from trimtab.federation.setup.operator import Federation
-from trimtab.federation.setup.site import check_fields
+from trimtab.federation.setup.site import check_fields, check_name
 from trimtab.federation.storage.journal import read_all
 from trimtab.federation.storage.seal import read_sealed, write_sealed
 from trimtab.federation.storage.summary import CHECKPOINT, read_summary
@@ -32,6 +40,11 @@ class Job:
     trimtab: str = __version__
     results: int = RESULTS
 
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment; "the experiment" if it has none."""
+        return _name_of(self.state)
+
     def to_json(self) -> dict[str, Any]:
         """Return what run.json holds."""
         return asdict(self)
@@ -48,6 +61,7 @@ class Job:
         return job
 
 
+_POLL = 0.5  # seconds between two looks whether another experiment has ended
 _FIELDS = {
     **dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), str),
     **dict.fromkeys(("R", "min_sites", "seed", "results"), int),
@@ -55,6 +69,61 @@ _FIELDS = {
     "target": int | float | None,
     "round_timeout": int | float,
 }
+
+
+def state_of(folder: Path, experiment: str | None) -> str:
+    """Return where the state of an experiment is: of the last one that was started by default."""
+    if experiment is not None:
+        check_name(experiment, "an experiment")
+        return f"experiments/{experiment}/state"
+    runs = [folder / "run.json", *folder.glob("experiments/*/run.json")]
+    runs = sorted((run for run in runs if run.is_file()), key=lambda run: run.stat().st_mtime_ns)
+    return str((runs[-1].parent / "state").relative_to(folder)) if runs else "state"
+
+
+def states_of(folder: Path) -> dict[str, str]:
+    """Return where the states of the named experiments are, by name."""
+    runs = sorted(folder.glob("experiments/*/run.json"))
+    return {run.parent.name: f"experiments/{run.parent.name}/state" for run in runs}
+
+
+@contextmanager
+def turn(folder: Path, job: Job, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other experiment of a federation runs, and keep the others waiting.
+
+    folder: the operator's folder.
+    job: what is to run; InUse is raised if its own experiment runs already.
+    say: shows the sentence that it waits.
+    """
+    place, said = folder / "run" / "turn", ""
+    while True:
+        try:
+            lock = Lock(place)
+            break
+        except InUse:
+            running = _running(place)
+            if running == job.experiment:
+                raise
+            if running and running != said:
+                say(f"{running} is running; {job.experiment} starts when it has ended.")
+                said = running
+            time.sleep(_POLL)
+    with lock:
+        write_json(place / "running.json", {"experiment": job.experiment})
+        yield
+
+
+def _running(place: Path) -> str:
+    """Return which experiment has its turn; empty while that is not written yet."""
+    try:
+        return str(read_json(place / "running.json")["experiment"])
+    except (ValueError, KeyError):
+        return ""
+
+
+def _name_of(state: str) -> str:
+    parts = Path(state).parts
+    return f"experiment {parts[-2]}" if parts[0] == "experiments" else "the experiment"
 
 
 def start_job(
@@ -75,9 +144,12 @@ def start_job(
     begun = read_summary(federation.folder / state)
     check_checkpoint(federation.folder / state)
     if begun is not None:
-        raise ValueError(
-            f"{federation.folder} holds an experiment at round {begun.r} already; go on with "
-            "`trimtab federate resume`, or make another folder with `trimtab federate init`."
+        raise BadArgument(
+            "experiment",
+            "{_folder} holds an experiment at round {_r} already; go on with `trimtab federate "
+            "resume`, or pass {experiment:NAME} to begin another.",
+            _folder=(federation.folder / state).parent,
+            _r=begun.r,
         )
     job = Job(
         kind="run",
@@ -91,13 +163,17 @@ def start_job(
         state=state,
     )
     check_job(job, len(federation.sites))
-    write_sealed(federation.folder / "run.json", job.to_json())
+    write_sealed(_run_file(federation, state), job.to_json())
     return job
 
 
-def read_job(federation: Federation) -> Job | None:
-    """Return what was to be run; None if nothing was yet."""
-    path = federation.folder / "run.json"
+def _run_file(federation: Federation, state: str) -> Path:
+    return (federation.folder / state).parent / "run.json"
+
+
+def read_job(federation: Federation, state: str = "state") -> Job | None:
+    """Return what was to be run with the state in this folder; None if nothing was yet."""
+    path = _run_file(federation, state)
     if not path.is_file():
         return None
     return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {}))
@@ -105,7 +181,7 @@ def read_job(federation: Federation) -> Job | None:
 
 def resume_job(federation: Federation, **changes: Any) -> Job:
     """Write down what was to be run with changes for those that are not None, and return it."""
-    job = read_job(federation)
+    job = read_job(federation, changes.get("state") or "state")
     if job is None:
         raise ValueError(
             f"{federation.folder} holds no experiment; begin one with `trimtab federate server`."
@@ -115,8 +191,21 @@ def resume_job(federation: Federation, **changes: Any) -> Job:
     check_checkpoint(federation.folder / job.state)
     job = replace(job, **{name: value for name, value in changes.items() if value is not None})
     check_job(job, len(federation.sites))
-    write_sealed(federation.folder / "run.json", job.to_json())
+    write_sealed(_run_file(federation, job.state), job.to_json())
     return job
+
+
+def warnings_of(job: Job, sites: int) -> list[str]:
+    """Return what a site could learn of another because too few take part in a round."""
+    if sites < 3:
+        few = f"only {sites} sites are registered"
+    elif job.min_sites < 3:
+        few = f"min_sites is {job.min_sites}"
+    else:
+        return []
+    return [
+        f"{few}: in a round of two, each site can compute the other's update; three is the least."
+    ]
 
 
 def check_checkpoint(folder: Path) -> None:

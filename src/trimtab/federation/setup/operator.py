@@ -1,7 +1,8 @@
 """The operator's folder: the federation, its keys, and an archive for each site.
 
 It holds federation.json, problem.py, keys/ (authority and server), sites/ (one archive for each
-site), state/ (the coordinator's), logs/ and flower/.
+site), run.json and state/ (the coordinator's), experiments/ (the same for each named experiment)
+and logs/.
 """
 
 import re
@@ -21,11 +22,12 @@ from trimtab.federation.setup.site import (
     about,
     check_name,
     pack,
+    read_archive,
     read_facts,
 )
 from trimtab.federation.storage import keys
 from trimtab.federation.storage.policy import digest_of
-from trimtab.federation.storage.roster import FILE, Roster, RosterFile
+from trimtab.federation.storage.roster import FILE, OPTIONAL, Roster, RosterFile
 
 if TYPE_CHECKING:
     from trimtab.federation.setup.problem_file import ProblemFile
@@ -37,7 +39,6 @@ _FIELDS = {
     "hosts": list,
     "port": int,
 }
-_OPTIONAL = {"leaving": list, "former": dict}
 _HOST = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
 
 
@@ -56,9 +57,9 @@ class Federation:
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read federation.json."""
-        facts = read_facts(folder, FILE, "federate init", _FIELDS, _OPTIONAL)
+        facts = read_facts(folder, FILE, "federate init", _FIELDS, OPTIONAL)
         roster = Roster.from_json(facts)
-        rest = {k: v for k, v in facts.items() if k not in ("sites", "leaving", "former")}
+        rest = {k: v for k, v in facts.items() if k not in ("sites", *OPTIONAL)}
         return cls(folder=folder, roster=roster, **rest)
 
     @property
@@ -78,6 +79,24 @@ class Federation:
 
         return ProblemFile(self.folder / "problem.py")
 
+    def check_keys(self) -> None:
+        """Refuse a certificate that is not valid now, and private keys that others may read."""
+        keys.check_certificate(self.keys / "server.crt")
+        for path in self.keys.glob("*.key"):
+            keys.check_private(path)
+
+    def expiring(self) -> list[str]:
+        """Return a sentence for each key and certificate that expires within 30 days."""
+        remedies = {
+            "server.crt": "write a new one with `trimtab federate renew`",
+            "ca.crt": "make a new federation with `trimtab federate init`",
+        }
+        said = (
+            keys.expiry_warning(str(self.keys / name), keys.expires(self.keys / name), remedy)
+            for name, remedy in remedies.items()
+        )
+        return [sentence for sentence in (*said, *self.roster.expiring()) if sentence]
+
     def archive(self, site: str) -> Path:
         """Return where a site's archive is."""
         return self.folder / "sites" / f"{site}.tar.gz"
@@ -95,8 +114,8 @@ def create(
 ) -> Federation:
     """Make the operator's folder; nothing is overwritten.
 
-    The keys of the sites that are named here are made here: whoever reads this folder, or one of
-    their archives, can be them. Others make their own, and are registered.
+    The keys of the sites that are named are made here: a reader of this folder, or of one of their
+    archives, can impersonate them. Other sites make their own keys, and are registered.
     """
     from trimtab.federation.setup.problem_file import ProblemFile  # it imports torch
 
@@ -117,13 +136,19 @@ def create(
 
 
 def renew(federation: Federation, hosts: list[str] | None) -> Federation:
-    """Write a new certificate of the server; its names, if they have changed, are kept."""
+    """Write a new certificate of the server, and the sites' archives if its names change."""
     if hosts is not None:
         _check([], hosts)
     keys.make_server_certificate(federation.keys, hosts or federation.hosts)
     if hosts is not None:
         RosterFile(federation.folder).note(hosts=hosts)
-    return Federation.read(federation.folder)
+        federation = Federation.read(federation.folder)
+        for name, public in federation.sites.items():
+            path = federation.archive(name)
+            # An archive that was not sent yet may hold the site's only key.
+            private = read_archive(path).get(KEY) if path.exists() else None
+            _write_archive(federation, name, public, private)
+    return federation
 
 
 def admit(federation: Federation, name: str) -> Federation:
@@ -135,22 +160,31 @@ def admit(federation: Federation, name: str) -> Federation:
     try:
         roster.admit(name, public)
     except BaseException:
-        federation.archive(name).unlink()  # its key opens nothing, and the name stays free
+        federation.archive(name).unlink()  # Its key is not admitted, and the name stays free.
         raise
     return Federation.read(federation.folder)
 
 
-def register(federation: Federation, request: KeyRequest, replace: bool = False) -> Federation:
-    """Let in a site that made its key itself, or its new key; write the archive that it gets.
+def register(
+    federation: Federation, request: KeyRequest, replace: bool = False, readmit: bool = False
+) -> Federation:
+    """Admit a site that made its key itself, or its new key; write the archive that it gets.
 
-    Where the site has a key, the request is signed with the key that it has, or `replace` says that
-    the operator knows the new one to be the site's: its fingerprint was compared.
+    A request for the key that the site has already writes its archive again, and nothing else.
+
+    federation: the operator's folder.
+    request: the site's request.
+    replace: whether the request needs no signature of the site's key so far, because the operator
+        compared the fingerprint of the new one; default no.
+    readmit: whether a site of this name that was removed may come back; default no.
     """
     roster, name = RosterFile(federation.folder), request.name
+    request.check(federation.id)
     known = roster.read().sites.get(name)
+    used = request.public_key, request.nonce, request.made
     if known is None:
-        roster.admit(name, request.public_key)
-    elif known != request.public_key:  # else it is but the archive that is written anew
+        roster.admit(name, *used, readmit=readmit)
+    elif known != request.public_key:
         if not replace and not request.is_signed_by(known):
             raise BadArgument(
                 "replace",
@@ -160,9 +194,10 @@ def register(federation: Federation, request: KeyRequest, replace: bool = False)
                 _known=keys.fingerprint(known),
                 _new=request.fingerprint,
             )
-        roster.replace_key(name, request.public_key)
+        roster.replace_key(name, *used)
+    federation = Federation.read(federation.folder)
     _write_archive(federation, name, request.public_key, None)
-    return Federation.read(federation.folder)
+    return federation
 
 
 def _check(sites: list[str], hosts: list[str]) -> None:
@@ -190,15 +225,15 @@ def _make_archive(federation: Federation, name: str) -> str:
 
 
 def _write_archive(federation: Federation, name: str, public: str, private: bytes | None) -> None:
-    """Write a site's archive, in place of an older one if its key was made elsewhere."""
+    """Write a site's archive, in place of an older one."""
     host = federation.hosts[0]
     server = f"[{host}]:{federation.port}" if ":" in host else f"{host}:{federation.port}"
     authority = (federation.keys / "ca.crt").read_bytes()
     problem = (federation.folder / "problem.py").read_bytes()
     known = keys.fingerprint(public), keys.authority_fingerprint(authority)
-    site = SiteFolder(Path(), name, federation.id, server, federation.batch, *known)
-    if private is None:
-        federation.archive(name).unlink(missing_ok=True)
+    until = federation.roster.until.get(name, "")
+    site = SiteFolder(Path(), name, federation.id, server, federation.batch, *known, until)
+    federation.archive(name).unlink(missing_ok=True)
     keys.write_secret(federation.archive(name), pack(site, authority, problem, private))
 
 
@@ -206,10 +241,11 @@ def _write_archive(federation: Federation, name: str, public: str, private: byte
 
 
 def fingerprints_of(folder: Path) -> dict[str, str]:
-    """Return what a folder holds: at the operator's all sites, at a site its own key."""
+    """Return what operator and site compare over the telephone, from the folder of either."""
     if (folder / FILE).is_file():
         federation = Federation.read(folder)
         shown = dict(federation.roster.fingerprints)
+        shown["(federation)"] = federation.id
         authority = federation.keys / "ca.crt"
     elif (folder / KEY).is_file():
         shown = {"key": _of_key(folder / KEY)}

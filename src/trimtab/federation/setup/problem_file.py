@@ -7,7 +7,8 @@ the site, or those of all sites in the order in which the server numbers them.
 It may also have `metrics`, functions of (outputs, targets) by name, and `metric`, the Metric that a
 target is of; `collate`, which makes a batch of a list of samples; `columns`, a Columns or Fields,
 which say what becomes of tables that silo returns; and it may `register` algorithms, which its own
-site then admits.
+site then admits. What is compiled is the text that was checked and shown: neither cached bytecode
+nor a file beside it is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,11 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.hyper import settings_of
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
+from trimtab.federation.setup.approval import problem_text
+from trimtab.federation.setup.job import state_of
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_journal, read_standing
+from trimtab.federation.storage.policy import digest_of
 from trimtab.problems import saved
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.metrics import Metric
@@ -44,16 +48,23 @@ _NEEDED = ("N", "d", "weights", "x0", "oracle", "evaluate")
 
 
 class ProblemFile:
-    """A file with model and silo, of which the server calls the first; or with problem."""
+    """A file with model and silo, of which the server calls the first; or with problem.
 
-    def __init__(self, path: Path) -> None:
+    path: the file.
+    approved: its digest as a site approved it; default any file.
+    """
+
+    def __init__(self, path: Path, approved: str | None = None) -> None:
         self.path = path
         if not path.is_file():
             raise BadArgument(
                 "problem", "{path}: there is no such file; pass {problem:file.py}.", path=path
             )
+        content = path.read_bytes()
+        if approved is not None and digest_of(content) != approved:
+            raise ValueError(f"{path} is not the file that was approved; approve it.")
         with seeded(mix(0, PROBLEM), torch.device("cpu")):
-            module = load(path)
+            module = load(path, problem_text(path, content))
         other = None if hasattr(module, "model") else getattr(module, "problem", None)
         self._problem_of: Callable[[Path | None], Any] | None = other if callable(other) else None
         for name, form in _FUNCTIONS.items() if self._problem_of is None else ():
@@ -220,15 +231,19 @@ def _as(dtype: torch.dtype, part: Any) -> Any:
 # -- the model
 
 
-def save_model(federation: Federation, out: Path) -> tuple[Path, int]:
+def save_model(
+    federation: Federation, out: Path, experiment: str | None = None
+) -> tuple[Path, int]:
     """Write the model of the last committed round; return its file and that round's number.
 
+    federation: the operator's folder.
     out: a new folder for model.safetensors and model.json, or a file NAME.safetensors, which gets
         NAME.json beside it.
+    experiment: the experiment's name; default the last one that was started.
     """
     file = federation.problem  # It may register the algorithm.
     problem = file.server_problem()
-    state = federation.folder / "state"
+    state = federation.folder / state_of(federation.folder, experiment)
     standing = read_standing(state)
     if standing is None:
         raise ValueError(f"{federation.folder} has no model yet; no round was committed.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab._files import plain, read_json
 from trimtab.federation.events import AuditDone, Ended, Metrics
-from trimtab.federation.setup.job import read_job
+from trimtab.federation.setup.job import read_job, state_of, states_of
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.journal import read_lines
 from trimtab.federation.storage.keys import check_certificate, fingerprint
@@ -40,6 +40,8 @@ class Status:
     bytes_up: int
     certificate: str
     sites: dict[str, SiteStatus]
+    experiments: dict[str, int]  # the rounds of the named ones
+    expiring: list[str]  # a sentence for each key and certificate that expires soon
 
     def to_json(self) -> dict[str, Any]:
         """Return what `federate status --json` prints."""
@@ -87,10 +89,12 @@ def progress(folder: Path) -> Progress | None:
     return Progress(summary, [line for line in lines if line["kind"] == "round"])
 
 
-def status_of(folder: Path) -> Status:
-    """Return how far the experiment is, and what is known of each site."""
+def status_of(folder: Path, experiment: str | None = None) -> Status:
+    """Return how far an experiment is, the last one by default, and what is known of each site."""
     federation = Federation.read(folder)
-    job, done = read_job(federation), progress(folder / "state")
+    state = state_of(folder, experiment)
+    job, done = read_job(federation, state), progress(folder / state)
+    named = {name: read_summary(folder / path) for name, path in states_of(folder).items()}
     last: dict[str, int] = {}
     for line in done.rounds if done else ():
         last |= dict.fromkeys(line["cohort"], line["r"])
@@ -111,6 +115,8 @@ def status_of(folder: Path) -> Status:
             )
             for name, key in federation.sites.items()
         },
+        experiments={name: begun.r if begun else 0 for name, begun in named.items()},
+        expiring=federation.expiring(),
     )
 
 

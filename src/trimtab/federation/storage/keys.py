@@ -1,10 +1,15 @@
 """Keys and certificates: an authority, the server's certificate, one key for each site.
 
-The authority signs the server's certificate and nothing else: with its certificate in hand a site
-knows that it talks to its own server. A site is known by its key; the operator keeps public halves.
+The authority signs the server's certificate and nothing else; with the authority's certificate a
+site recognises its own server. A site is recognised by its key; the operator keeps public halves.
+
+The private keys of sites and of the authority are encrypted if this machine has a passphrase: in
+the file that TRIMTAB_PASSPHRASE_FILE names, or in the systemd credential trimtab-passphrase. So a
+restart needs no person. The server's own key is not encrypted: Flower reads it.
 """
 
 import os
+import stat
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -16,6 +21,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -27,6 +33,10 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+SITE_DAYS = SERVER_DAYS  # A site's key is used for as long as the server's certificate.
+WARN_DAYS = 30
+PASSPHRASE_FILE = "TRIMTAB_PASSPHRASE_FILE"
+CREDENTIAL = "trimtab-passphrase"
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -37,6 +47,35 @@ def write_secret(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def check_private(path: Path) -> None:
+    """Raise ValueError if other users of the machine may read or change a file, as ssh does."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise ValueError(
+            f"{path} can be read or changed by other users (mode {mode:04o}); run "
+            f"`chmod 600 {path}`."
+        )
+
+
+def passphrase() -> bytes | None:
+    """Return the passphrase of this machine's private keys; None if they are not encrypted."""
+    named, credentials = os.environ.get(PASSPHRASE_FILE), os.environ.get("CREDENTIALS_DIRECTORY")
+    if named:
+        path = Path(named)
+        if not path.is_file():
+            raise ValueError(f"{PASSPHRASE_FILE} names {path}, which is not a file; write it.")
+        check_private(path)
+    elif credentials and (Path(credentials) / CREDENTIAL).is_file():
+        # systemd protects the folder; the mode of its files shows the mask of an access list.
+        path = Path(credentials) / CREDENTIAL
+    else:
+        return None
+    content = path.read_bytes().rstrip(b"\r\n")
+    if not content:
+        raise ValueError(f"{path} is empty; write the passphrase of the private keys into it.")
+    return content
 
 
 def make_authority(folder: Path) -> None:
@@ -60,7 +99,7 @@ def make_authority(folder: Path) -> None:
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
     )
-    write_secret(folder / "ca.key", _private(key))
+    write_secret(folder / "ca.key", _private(key, passphrase()))
     write_secret(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
 
 
@@ -72,8 +111,8 @@ def make_server_certificate(
     The authority in the same folder signs; sites that trust it trust the new certificate at once.
     """
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    signer = load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    check_private(folder / "ca.key")
+    signer = _load_pem("ca.key", (folder / "ca.key").read_bytes())
     key = ec.generate_private_key(ec.SECP256R1())
     named = list(dict.fromkeys((*hosts, *LOOPBACK)))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, named[0][:64])])
@@ -97,15 +136,32 @@ def make_server_certificate(
         os.replace(part, folder / name_)
 
 
-def make_site_key() -> tuple[bytes, str]:
-    """Return a site's private key (OpenSSH) and its public half (PEM)."""
+def make_site_key(passphrase: bytes | None = None) -> tuple[bytes, str]:
+    """Return a site's private key and its public half in PEM.
+
+    passphrase: encrypts the private key (PKCS #8); default None, not encrypted (OpenSSH).
+    """
     key = ec.generate_private_key(ec.SECP384R1())
+    if passphrase is not None:
+        return _private(key, passphrase), _public(key)
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), _public(key)
+
+
+def load_site_key(private_key: bytes) -> ec.EllipticCurvePrivateKey:
+    """Return the key in the file of a site's private key, which may be encrypted."""
+    if b"ENCRYPTED" in private_key:
+        return _load_pem("site.key", private_key)
+    try:
+        key = load_ssh_private_key(private_key, password=None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("site.key is no private key of a site; restore it.") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
 
 
 def public_half(private_key: bytes) -> str:
     """Return the public half (PEM) of a site's private key."""
-    return _public(_site_key(private_key))
+    return _public(load_site_key(private_key))
 
 
 def canonical(public_key: str) -> str:
@@ -121,11 +177,11 @@ def canonical(public_key: str) -> str:
 
 def sign(private_key: bytes, data: bytes) -> str:
     """Return a site's signature of some data, in hexadecimal digits."""
-    return _site_key(private_key).sign(data, ec.ECDSA(hashes.SHA384())).hex()
+    return load_site_key(private_key).sign(data, ec.ECDSA(hashes.SHA384())).hex()
 
 
 def is_signed(public_key: str, data: bytes, signature: str) -> bool:
-    """Tell whether the holder of a site's key has signed some data."""
+    """Return whether the holder of a site's key has signed some data."""
     key = load_pem_public_key(public_key.encode("ascii"))
     assert isinstance(key, ec.EllipticCurvePublicKey)
     try:
@@ -158,6 +214,15 @@ def authority_fingerprint(certificate: bytes) -> str:
 def expires(path: Path) -> datetime:
     """Return until when a certificate is valid."""
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+
+
+def expiry_warning(what: str, until: datetime, remedy: str) -> str:
+    """Return a sentence if something expires within 30 days or has expired; else nothing."""
+    left = until - datetime.now(UTC)
+    if left > timedelta(days=WARN_DAYS):
+        return ""
+    verb = "expires" if left > timedelta() else "expired"
+    return f"{what} {verb} on {until:%Y-%m-%d}; {remedy}."
 
 
 def check_certificate(path: Path, host: str | None = None) -> datetime:
@@ -200,12 +265,22 @@ def _certificate(
     )
 
 
-def _site_key(private_key: bytes) -> ec.EllipticCurvePrivateKey:
+def _load_pem(name: str, content: bytes) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a PEM file, which may be encrypted."""
+    encrypted = b"ENCRYPTED" in content
+    secret = passphrase() if encrypted else None
+    if encrypted and secret is None:
+        raise ValueError(
+            f"{name} is encrypted; name the file of its passphrase in {PASSPHRASE_FILE}, or give "
+            f"the service the credential {CREDENTIAL}."
+        )
     try:
-        key = load_ssh_private_key(private_key, password=None)
+        key = load_pem_private_key(content, secret)
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("site.key is no private key of a site; restore it.") from None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+        why = "its passphrase is another one" if encrypted else "it is damaged"
+        raise ValueError(f"{name} cannot be read ({why}); restore it.") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{name} is a key of another kind; restore it.")
     return key
 
 
@@ -214,8 +289,9 @@ def _public(key: ec.EllipticCurvePrivateKey) -> str:
     return form.decode("ascii")
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+def _private(key: ec.EllipticCurvePrivateKey, secret: bytes | None = None) -> bytes:
+    how = NoEncryption() if secret is None else BestAvailableEncryption(secret)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -1,7 +1,9 @@
 """policy.toml: what a site lets its server do. Nothing here needs torch.
 
-It is the site's own file, changed by hand; `trimtab federate approve` writes one line of it. What
-it does not say is as in the default. `protocol/policy.py` holds requests to it.
+It is the site's own file: programs read it, and write the default where there is none. An entry
+that it does not have is as in the default. `protocol/policy.py` checks requests against it.
+approved.sha256 beside it has the digest of the problem file that the site approved, in the form
+that `sha256sum -c` reads.
 """
 
 import os
@@ -14,18 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from trimtab._files import write_file
+from trimtab.algorithms.registry import known
+from trimtab.errors import did_you_mean
+from trimtab.federation.storage.keys import check_private, write_secret
 
 FILE = "policy.toml"
-FEWEST = 2  # a mini-batch has >= 2 samples: an update upon one is that sample
+APPROVED = "approved.sha256"
+FEWEST = 2  # A mini-batch has at least 2 samples: the update of one sample is that sample.
 _DAY = 24 * 60
 _GB = 1 << 30
 
 _DEFAULT = """\
 # What this site lets its server do. Each request is checked against it before anything is
-# computed; one that is outside is refused, with the line, in the logs of both. Yours to change:
-# start the site again when you did.
+# computed; one that is outside is refused, with the line, in the logs of both. The file is yours
+# to change; start the site again afterwards.
 
-problem = "{problem}"  # SHA-256 of problem.py, as approved
 algorithms = "any"  # or some of them: ["fedavg", "scaffold"]
 K = [1, 10000]  # local steps in a round
 rounds = [1, 100000]  # the number of a round
@@ -33,6 +38,10 @@ batch = [8, 1000000000]  # samples in a mini-batch, or in all data if there are 
 hours = "00:00-24:00"  # by the clock of this machine; "20:00-06:00" goes over midnight
 seconds = 86400  # that the work on one request may take
 memory = {memory}  # GB that the worker may take; 0: as much as there is
+branches = 100  # experiments, rollbacks and restored backups that may train with one problem file
+metrics = 1000  # answers with metrics for one problem file; after that, rounds without metrics
+metrics_per_experiment = 1000  # of these, for one experiment
+metrics_per_day = 1000  # of these, in one day
 
 # The other sites, by the fingerprints of their keys. If there are any here, this site takes part
 # with these alone.
@@ -44,7 +53,7 @@ memory = {memory}  # GB that the worker may take; 0: as much as there is
 class Policy:
     """What policy.toml says."""
 
-    problem: str
+    problem: str  # the digest of the problem file, as approved
     algorithms: tuple[str, ...] | None  # None: any
     K: tuple[int, int]
     rounds: tuple[int, int]
@@ -52,11 +61,15 @@ class Policy:
     hours: tuple[int, int]  # minutes since midnight: from, until
     seconds: float
     memory: float  # GB
+    branches: int
+    metrics: int
+    metrics_per_experiment: int
+    metrics_per_day: int
     sites: Mapping[str, str]  # fingerprints by name; none: any
-    lines: Mapping[str, str]  # where each of them is said, and how
+    lines: Mapping[str, str]  # the file, line and text of each entry
 
     def is_open_at(self, minute: int) -> bool:
-        """Tell whether requests are served at this minute of the day."""
+        """Return whether requests are served at this minute of the day."""
         first, end = self.hours
         return first <= minute < end if first < end else minute >= first or minute < end
 
@@ -66,14 +79,20 @@ class Policy:
         return int(self.memory * _GB)
 
 
-def default_policy(problem: str) -> str:
+def default_policy() -> str:
     """Return the policy of a site that has not written its own."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return _DEFAULT.format(problem=problem, memory=max(1, round(0.8 * pages / _GB)))
+    return _DEFAULT.format(memory=max(1, round(0.8 * pages / _GB)))
 
 
-def parse_policy(text: str, name: str = FILE) -> Policy:
-    """Read a policy; a ValueError says what is wrong with it.
+def parse_policy(text: str, problem: str = "", name: str = FILE) -> Policy:
+    """Return the policy that a text describes.
+
+    Raises ValueError with the line that is wrong.
+
+    text: the content of policy.toml.
+    problem: the digest of the problem file that the site approved; default none.
+    name: how errors name the file; default "policy.toml".
 
     >>> parse_policy('K = [1, 50]').lines["K"]
     'policy.toml, line 1: K = [1, 50]'
@@ -82,37 +101,62 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{name} cannot be read ({error}); fix it.") from None
-    usual = default_policy("")
+    usual = default_policy()
     default = tomllib.loads(usual)
+    if "problem" in content:
+        raise ValueError(
+            f"{_line('problem', text, name)}: what a site approved is in {APPROVED} now; remove "
+            "this line, then run `trimtab federate approve`."
+        )
     for key in content.keys() - default.keys():
         raise ValueError(f"{name} has an entry {key[:40]!r}; it may have {', '.join(default)}.")
     lines = {key: _line(key, text, name) or _unsaid(key, usual, name) for key in default}
     given = default | content
     values = {key: _read(key, given[key], lines[key]) for key in default}
-    return Policy(**values, lines=lines)
+    lines = {"problem": f"{APPROVED}: {problem}"} | lines
+    return Policy(problem=problem, **values, lines=lines)
 
 
-def read_policy(path: Path) -> Policy:
-    """Read policy.toml."""
+def read_policy(folder: Path) -> Policy:
+    """Return the policy of a site's folder, and write the default if it has none."""
+    path = folder / FILE
+    if not path.exists():
+        write_secret(path, default_policy().encode())
+    check_private(path)
     try:
-        return parse_policy(path.read_text(encoding="utf-8"), path.name)
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read ({error}); fix or restore it.") from None
+    return parse_policy(text, approved_digest(folder), path.name)
 
 
-def write_problem(path: Path, problem: str) -> None:
-    """Write which problem file is approved, in a policy that is there or in the default."""
-    if not path.exists():
-        write_file(path, default_policy(problem))
-        return
-    text, line = path.read_text(encoding="utf-8"), f'problem = "{problem}"'
-    changed, count = re.subn(r'(?m)^problem\s*=\s*"[^"\n]*"', line, text, count=1)
-    write_file(path, changed if count else f"{line}\n{text}")
-    assert read_policy(path).problem == problem
+def check_algorithms(policy: Policy) -> None:
+    """Raise ValueError if the policy names an algorithm that does not exist.
+
+    A problem file may register algorithms, so it must be loaded before.
+    """
+    for name in policy.algorithms or ():
+        if name not in known():
+            near = did_you_mean(name, known())
+            raise ValueError(
+                f"{policy.lines['algorithms']}: {name[:40]!r} is not an algorithm{near}; write "
+                f"some of {', '.join(known())}."
+            )
+
+
+def approve_digest(folder: Path, digest: str) -> None:
+    """Write which problem file the site approved."""
+    write_file(folder / APPROVED, f"{digest}  problem.py\n")
+
+
+def approved_digest(folder: Path) -> str:
+    """Return which problem file the site approved; empty if none."""
+    path = folder / APPROVED
+    return path.read_text(encoding="utf-8", errors="replace").split(" ")[0] if path.exists() else ""
 
 
 def digest_of(problem: bytes) -> str:
-    """Return by which a problem file is known."""
+    """Return the digest by which a problem file is known."""
     return sha256(problem).hexdigest()
 
 
@@ -146,10 +190,7 @@ def _read(key: str, value: Any, line: str) -> Any:
 
 
 _NOT = object()
-
-
-def _text(value: Any) -> Any:
-    return value if isinstance(value, str) and len(value) <= 64 else _NOT
+_COUNTS = ("branches", "metrics", "metrics_per_experiment", "metrics_per_day")
 
 
 def _names(value: Any) -> Any:
@@ -185,6 +226,10 @@ def _amount(least: float) -> Callable[[Any], Any]:
     return read
 
 
+def _count(value: Any) -> Any:
+    return value if type(value) is int and 0 <= value <= 10**9 else _NOT
+
+
 def _fingerprints(value: Any) -> Any:
     if not isinstance(value, dict):
         return _NOT
@@ -193,7 +238,6 @@ def _fingerprints(value: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "problem": _text,
     "algorithms": _names,
     "K": _range(1),
     "rounds": _range(1),
@@ -201,16 +245,17 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "hours": _hours,
     "seconds": _amount(1e-3),
     "memory": _amount(0.0),
+    **dict.fromkeys(_COUNTS, _count),
     "sites": _fingerprints,
 }
 _FORMS = {
-    "problem": "what `trimtab federate approve` writes",
     "algorithms": '"any", or names such as ["fedavg", "scaffold"]',
     "K": "[least, most], from 1 on",
     "rounds": "[least, most], from 1 on",
-    "batch": f"[least, most], from {FEWEST} on, for an update upon one sample is that sample",
+    "batch": f"[least, most], from {FEWEST} on, for the update of one sample is that sample",
     "hours": '"HH:MM-HH:MM"',
     "seconds": "a number above 0",
     "memory": "a number of GB, or 0",
+    **dict.fromkeys(_COUNTS, "a whole number, from 0 on"),
     "sites": 'name = "SHA256:…", as `trimtab federate fingerprint` prints them',
 }

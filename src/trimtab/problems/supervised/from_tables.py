@@ -139,7 +139,7 @@ class TableConstructors:
         cls,
         dataset: Any,
         *,
-        client: str,
+        client: str | None = None,
         target: str | None = None,
         inputs: str | Sequence[str] | None = None,
         module: nn.Module | Callable[[], nn.Module],
@@ -151,7 +151,9 @@ class TableConstructors:
     ) -> Self:
         """Return the problem of a Hugging Face dataset.
 
-        client: the column whose values are the clients.
+        dataset: one with the rows of all clients, or a list with one for each client, such as
+            `[fds.load_partition(i) for i in range(N)]` of flwr-datasets.
+        client: the column whose values are the clients; None, the default, for a list.
         target: the column to predict; None for a loss of module and batch, OnBatch(f), whose
             batch is a dict of columns.
         inputs: one column, which becomes a tensor, or several, which become a dict by name; by

@@ -155,19 +155,19 @@ def _mark(dot: Dot, x: float, scale: Scale, worse: float) -> str:
 
 
 def spectrum_chart(
-    rows: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    rows: Sequence[tuple[str, Sequence[float]]],
     edge: float | None,
     what: str,
     colour: str = "#00798c",
 ) -> str:
-    """Return a row of strokes for each client, one for each eigenvalue, longer for more directions.
+    """Return a row of strokes for each client, one for each eigenvalue.
 
-    rows: the name of each client, its eigenvalues, and their weights.
+    rows: the name of each client and its eigenvalues.
     edge: where dashed lines are drawn on both sides of zero; None for none.
     """
     width, left, right, top, row = 480.0, 74.0, 466.0, 10.0, 28.0
     ends = [] if edge is None else [-edge, edge]
-    everything = [0.0, *ends, *(v for _, values, _ in rows for v in values)]
+    everything = [0.0, *ends, *(v for _, values in rows for v in values)]
     x = Scale(*axis_ends(everything), left, right)
     base = top + row * len(rows)
     body = [f'<path class="axis" d="M{x(0):.1f} {top:g}V{base:g}"/>']
@@ -175,13 +175,9 @@ def spectrum_chart(
         body.append(f'<path class="grid" d="M{x(tick):.1f} {top:g}V{base:g}"/>')
         body.append(text(x(tick), base + 16, short(tick), "middle"))
     body += [f'<path class="target" d="M{x(end):.1f} {top:g}V{base:g}"/>' for end in ends]
-    for j, (name, values, weights) in enumerate(rows):
+    for j, (name, values) in enumerate(rows):
         y = top + row * (j + 0.5)
-        most = max(weights, default=1.0) or 1.0
-        halves = [4 + 7 * weight / most for weight in weights]
-        strokes = "".join(
-            f"M{x(v):.1f} {y - h:.1f}v{2 * h:.1f}" for v, h in zip(values, halves, strict=True)
-        )
+        strokes = "".join(f"M{x(v):.1f} {y - 11:.1f}v22.0" for v in values)
         body.append(f'<path class="stroke" d="{strokes}"/>')
         body.append(text(left - 8, y + 4, name, "end"))
     body.append(text((left + right) / 2, base + 32, what, "middle", "name"))

@@ -1,6 +1,6 @@
 """The source of an algorithm of one's own, as users write it into their files."""
 
-CLIPPED = '''
+CLAMPED = '''
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ class Upload(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipped:
-    """FedAvg with clipped gradients."""
+class Clamped:
+    """FedAvg with clamped gradients."""
 
     eta_l: StepSize
     K: Steps
