@@ -173,7 +173,7 @@ class Controls:
         """End the round; return c_i_new - c_i and the number of steps K.
 
         c_i changes at `commit()`, or at the next `begin()` by what the server has accepted. Send
-        the difference as it is, since c = sum p_i c_i holds for what both sides have added.
+        the difference as it is: c = sum p_i c_i holds for what both sides have added.
         """
         now = self._running("end()")
         if not now.K:
@@ -232,9 +232,9 @@ class Controls:
         self._pending = None
         return tag or token_hex(8)
 
-    def _running(self, name: str) -> _Round:
+    def _running(self, what: str) -> _Round:
         if self._round is None:
-            raise ValueError(f"{name} was called outside a round; call begin(c, optimizer) first.")
+            raise ValueError(f"{what} was called outside a round; call begin(c, optimizer) first.")
         return self._round
 
     def _close(self) -> None:

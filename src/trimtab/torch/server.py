@@ -24,18 +24,16 @@ class ServerControls:
     >>> import torch
     >>> from trimtab.torch import Controls
     >>> model = torch.nn.Linear(3, 1)
-    >>> server, controls = ServerControls(model, N=2), [Controls(model), Controls(model)]
-    >>> for i in range(2):
-    ...     x, c, accepted = server.send(i)
-    ...     _ = model.load_state_dict(x)
-    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ...     controls[i].begin(c, optimizer, accepted=accepted)
-    ...     model(torch.full((2, 3), 1.0 + i)).square().mean().backward()
-    ...     controls[i].correct()
-    ...     optimizer.step()
-    ...     dc, K = controls[i].end()
-    ...     dx = {name: p.detach() - x[name] for name, p in model.named_parameters()}
-    ...     server.receive(i, dx, dc, controls[i].tag)
+    >>> server, controls = ServerControls(model, N=1), Controls(model)
+    >>> x, c, accepted = server.send(0)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> controls.begin(c, optimizer, accepted=accepted)
+    >>> model(torch.ones(2, 3)).square().mean().backward()
+    >>> controls.correct()
+    >>> optimizer.step()
+    >>> dc, K = controls.end()
+    >>> dx = {name: p.detach() - x[name] for name, p in model.named_parameters()}
+    >>> server.receive(0, dx, dc, controls.tag)
     >>> server.step()
     """
 
