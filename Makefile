@@ -109,7 +109,7 @@ $(VENV)/installed: pyproject.toml papers/pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) --editable ".[dev,papers,federation,pandas,datasets,cluster,tensorboard,mlflow,onnx]" --editable papers
+	$(INSTALL) --editable ".[dev,papers,federation,pandas,datasets,cluster,lora,lightning,tensorboard,mlflow,onnx]" --editable papers
 	touch $@
 
 clean:

@@ -88,6 +88,11 @@ def test_own_algorithm(tmp_path):
     assert max(distances[:2]) < distances[2] / 3
 
 
+def test_own_loop(tmp_path):
+    (line,) = run("own_loop", tmp_path)
+    assert numbers(line)[0] > 0.9
+
+
 def test_fine_tuning(tmp_path):
     full, adapters, kept = run("fine_tuning", tmp_path)
     d, kilobytes, before, after, _ = numbers(adapters)

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import subprocess
 import sys
 from dataclasses import fields
 from functools import cache
@@ -34,6 +35,7 @@ LEVELS = (
     ("_version", "errors", "_importing", "_processes"),
     ("_files",),
     ("core", "commit"),
+    ("torch",),
     ("compute", "algorithms"),
     ("problems",),
     ("simulation",),
@@ -134,6 +136,18 @@ def test_core_imports_torch_and_the_standard_library_only():
     for module in MODULES:
         if module.startswith("trimtab.core"):
             assert outside(module) <= {"torch", "trimtab"}, module
+
+
+def test_loops_of_ones_own_load_nothing_of_the_simulator():
+    for module in MODULES:
+        if module.startswith("trimtab.torch"):
+            assert {part(name) for name in ours(module)} <= {"commit", "errors", "torch"}, module
+            assert outside(module) <= {"torch", "trimtab", "lightning", "transformers"}, module
+    code = "import sys, trimtab.torch; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("trimtab.")}
+    assert {part(name) for name in loaded} <= {"_files", "_version", "commit", "errors", "torch"}
+    assert not {"lightning", "transformers"} & {*done.stdout.split()}
 
 
 def test_algorithms_import_torch_core_and_bases_only():

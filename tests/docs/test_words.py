@@ -20,6 +20,7 @@ FOLDERS = (
         "report",
         "simulation",
         "testing",
+        "torch",
     ),
 )
 TO_COME = {
