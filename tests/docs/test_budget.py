@@ -19,7 +19,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
     ".": (929, 7),
-    "algorithms": (2004, 24),
+    "algorithms": (2135, 24),
     "cli": (2977, 20),
     "cluster": (1642, 9),
     "compute": (2198, 11),
@@ -29,8 +29,10 @@ BUDGET = {
     "problems": (9586, 44),
     "report": (2782, 17),
     "simulation": (2260, 13),
+    "sklearn": (222, 1),
     "studies": (5259, 23),
     "testing": (858, 4),
+    "torch": (577, 5),
 }
 PAPERS = (9420, 35)
 TESTS = 44_220  # lines
