@@ -20,10 +20,11 @@ SCRIPTS = sorted(
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 BESIDE = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
 # Peers run in environments of their own, with other packages; some need a torchvision of nothing.
+# own_loop.py is one script from top to bottom, as a user's own is.
 IMPORTED = [
     path
     for path in SCRIPTS
-    if path.parent.name != "peers" and path.name != "without_torchvision.py"
+    if path.parent.name != "peers" and path.name not in ("without_torchvision.py", "own_loop.py")
 ]
 
 
