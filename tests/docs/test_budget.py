@@ -19,7 +19,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
     ".": (945, 7),
-    "algorithms": (2158, 24),
+    "algorithms": (2135, 24),
     "cli": (3036, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
@@ -30,13 +30,13 @@ BUDGET = {
     "problems": (9612, 44),
     "report": (2777, 17),
     "simulation": (2260, 13),
-    "sklearn": (185, 1),
+    "sklearn": (222, 1),
     "studies": (5294, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9422, 35)
-TESTS = 46_971  # lines
+TESTS = 47_230  # lines
 
 
 def files_of(folder):
