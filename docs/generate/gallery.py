@@ -11,6 +11,7 @@ EXAMPLES = ROOT / "examples"
 SHOWS = {
     "quickstart": "SCAFFOLD against FedAvg in twenty lines",
     "drift": "client drift in the plane, from a real run",
+    "no_better": "three reasons why SCAFFOLD may be no better than FedAvg",
     "own_data": "your own tensors, weights and metric",
     "own_algorithm": "an algorithm of your own, and the contract that accepts or refuses it",
     "own_loop": "SCAFFOLD in a training loop that you have",

@@ -61,6 +61,17 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch, tmp_
     assert "trimtab works without them." in text
 
 
+def test_doctor_lists_every_extra_and_what_of_it_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None if name == "peft" else find_spec(name))
+    found = [f for f in json.loads(printed(capsys, "doctor", "--json")) if f["part"] == "extras"]
+    listed = {f["name"].partition(",")[0]: f for f in found[:-1]}  # the last is Chromium
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(listed) == set(project["optional-dependencies"])
+    assert listed["lora"]["value"] == "not installed (peft)"
+    assert listed["lora"]["missing"] == "pip install 'trimtab[lora]'."
+    assert listed["pandas"]["missing"] == ""
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_reads(capsys, shell):
     assert "_TRIMTAB_COMPLETE" in printed(capsys, "completion", shell)
