@@ -170,8 +170,8 @@ class ProblemFile:
         if problem.model.norms:
             layer = next(iter(problem.model.norms))
             raise ValueError(
-                f"layer '{layer}' in {self.path} is BatchNorm, which keeps running statistics that a "
-                "federation does not pool yet; use GroupNorm, or freeze it with .eval()."
+                f"layer '{layer}' in {self.path} is BatchNorm, whose running statistics "
+                "a federation does not pool yet; use GroupNorm, or freeze it with .eval()."
             )
         return problem
 
