@@ -19,7 +19,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
     ".": (945, 7),
-    "algorithms": (2139, 24),
+    "algorithms": (2135, 24),
     "cli": (3036, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
