@@ -1,0 +1,118 @@
+"""Apps of Flower with `trimtab.flower` go through the points of the simulator."""
+
+import json
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Message as Reply
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn import functional as F
+
+import trimtab.flower
+from tests.helpers.flower_grid import Nodes
+from trimtab import Momentum, ScaffoldOpt, Supervised, simulate
+from trimtab import Scaffold as Simulated
+from trimtab.commit import States
+from trimtab.flower import Control, Scaffold
+
+N, K = 10, 4
+
+
+def normal(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def labelled(sizes):
+    clients = []
+    for i, size in enumerate(sizes):
+        X = normal(size, 4, seed=i) + normal(4, seed=50 + i) / 2
+        clients.append((X, (X @ normal(4, 3, seed=100 + i)).argmax(1)))
+    return clients
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Linear(4, 3).double()
+
+
+def sgd(parameters, **more):
+    return torch.optim.SGD(parameters, lr=0.1, **more)
+
+
+def app_of(clients, folder, *, make=net, optimizer=sgd, mods=(), rows=None):
+    app = ClientApp(mods=[*mods, Control(folder)])
+
+    @app.train()
+    def train(msg, context):
+        model = make()
+        model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+        X, y = clients[context.node_config["partition-id"]]
+        step = optimizer(model.parameters())
+        controls = trimtab.flower.controls(model, step)
+        for _ in range(K):
+            step.zero_grad()
+            F.cross_entropy(model(X), y).backward()
+            controls.correct()
+            step.step()
+        metrics = MetricRecord({"num-examples": len(y) if rows is None else rows(msg, context)})
+        content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+        return Reply(RecordDict(content), reply_to=msg)
+
+    return app
+
+
+def strategy(S=N, **options):
+    quiet = {"fraction_evaluate": 0.0, "min_available_nodes": N, "min_train_nodes": 1}
+    return Scaffold(clients=N, fraction_train=S / N, **quiet, **options)
+
+
+def flat(named):
+    return torch.cat([value.reshape(-1) for value in named.values()])
+
+
+def counted(scaffold, folder):
+    """Return sum p_i c_i of the states that the server has accepted, from the clients' folders."""
+    total = dict.fromkeys(scaffold.c, 0.0)
+    shares = scaffold.sizes if len(scaffold.sizes) == N else dict.fromkeys(scaffold.sizes, 1)
+    whole = sum(shares.values()) if len(scaffold.sizes) == N else N
+    for name, accepted in scaffold.accepted.items():
+        c_i, digest = States(folder / scaffold.experiment / name).load(accepted.tag)
+        assert digest == accepted.digest
+        total = {n: total[n] + shares[name] / whole * c_i[n] for n in total}
+    return total
+
+
+def audit(scaffold, folder):
+    return float((flat(scaffold.c) - flat(counted(scaffold, folder))).abs().max())
+
+
+EQUAL, UNEQUAL = [24] * N, [6 + 5 * i for i in range(N)]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("sizes", "S"), [(EQUAL, 10), (EQUAL, 3), (UNEQUAL, 10), (UNEQUAL, 3)])
+def test_an_app_goes_through_the_points_of_the_simulator(sizes, S, momentum, tmp_path):
+    clients = labelled(sizes)
+    app = app_of(clients, tmp_path, optimizer=lambda p: sgd(p, momentum=momentum))
+    lossy = sizes is EQUAL or S < N
+    nodes = Nodes(app, N, lost=lambda r, i: lossy and r > 1 and (7 * i + 3 * r) % 5 == 0)
+    weights = dict(enumerate(sizes)) if sizes is UNEQUAL and S < N else None
+    scaffold, seen = strategy(S, weights=weights), []
+
+    def evaluate(r, arrays):
+        seen.append((flat(arrays.to_torch_state_dict()), scaffold.c))
+        assert not scaffold.c or audit(scaffold, tmp_path) < 1e-12
+
+    scaffold.start(nodes, ArrayRecord(net().state_dict()), 12, evaluate_fn=evaluate)
+    assert nodes.errors == []
+    kind = {0.0: Simulated(eta_l=0.1, K=K)}.get(
+        momentum, ScaffoldOpt(eta_l=0.1, K=K, base=Momentum(0.9))
+    )
+    problem = Supervised(net(), F.cross_entropy, clients, weights=sizes)
+    rounds = simulate(kind, problem, cohorts=nodes.cohorts)
+    assert len(nodes.cohorts) == 12
+    for (x, c), expected in zip(seen[1:], rounds, strict=False):
+        assert (x - expected.x).abs().max() < 1e-12
+        assert (flat(c) - expected.server.c).abs().max() < 1e-12
