@@ -116,3 +116,57 @@ def test_an_app_goes_through_the_points_of_the_simulator(sizes, S, momentum, tmp
     for (x, c), expected in zip(seen[1:], rounds, strict=False):
         assert (x - expected.x).abs().max() < 1e-12
         assert (flat(c) - expected.server.c).abs().max() < 1e-12
+
+
+def gradient(clients, sizes, x):
+    """Return |grad f| at x."""
+    model = net()
+    model.load_state_dict(x)
+    for (X, y), size in zip(clients, sizes, strict=True):
+        (F.cross_entropy(model(X), y) * size / sum(sizes)).backward()
+    return float(flat({name: p.grad for name, p in model.named_parameters()}).norm())
+
+
+def test_adamw_keeps_c_and_reaches_the_stationary_point(tmp_path):
+    clients = labelled(UNEQUAL)
+    adamw = lambda p: torch.optim.AdamW(p, lr=0.1, eps=0.3, weight_decay=0.0)  # noqa: E731
+    nodes = Nodes(app_of(clients, tmp_path, optimizer=adamw), N)
+    scaffold, audits = strategy(), []
+    result = scaffold.start(
+        nodes,
+        ArrayRecord(net().state_dict()),
+        150,
+        evaluate_fn=lambda r, _: audits.append(audit(scaffold, tmp_path) if r else 0.0),
+    )
+    assert len(audits) == 151
+    assert max(audits) < 1e-12
+    assert gradient(clients, UNEQUAL, result.arrays.to_torch_state_dict()) < 1e-6
+
+
+class WithBuffers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.norm, self.out = nn.BatchNorm1d(4).double(), nn.Linear(4, 3).double()
+
+    def forward(self, X):
+        return self.out(self.norm(X))
+
+
+def test_buffers_are_averaged_with_x_and_are_not_in_c(tmp_path):
+    clients = labelled(EQUAL)
+    model = WithBuffers()
+    scaffold = strategy()
+    nodes = Nodes(app_of(clients, tmp_path, make=WithBuffers), N)
+    result = scaffold.start(nodes, ArrayRecord(model.state_dict()), 3)
+    assert nodes.errors == []
+    assert scaffold.c.keys() == dict(model.named_parameters()).keys()
+    assert audit(scaffold, tmp_path) < 1e-12
+    found = result.arrays.to_torch_state_dict()
+    assert list(found) == list(model.state_dict())
+    means = [WithBuffers() for _ in range(N)]
+    for own, (X, _) in zip(means, clients, strict=True):
+        for _ in range(3 * K):
+            own.norm(X)
+    expected = torch.stack([own.norm.running_mean for own in means]).mean(0)
+    assert (found["norm.running_mean"] - expected).abs().max() < 1e-12
