@@ -1,6 +1,5 @@
 """Apps of Flower with `trimtab.flower` go through the points of the simulator."""
 
-import json
 
 import pytest
 import torch
@@ -41,8 +40,8 @@ def sgd(parameters, **more):
     return torch.optim.SGD(parameters, lr=0.1, **more)
 
 
-def app_of(clients, folder, *, make=net, optimizer=sgd, mods=(), rows=None):
-    app = ClientApp(mods=[*mods, Control(folder)])
+def app_of(clients, folder, *, make=net, optimizer=sgd, outer=(), inner=(), rows=None, **kept):
+    app = ClientApp(mods=[*outer, Control(folder, **kept), *inner])
 
     @app.train()
     def train(msg, context):

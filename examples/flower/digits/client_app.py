@@ -1,10 +1,10 @@
 """The ClientApp: it trains the model of a message on this client's data."""
 
-from digits.task import load_data, make_model, train
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import trimtab.flower
+from digits.task import load_data, make_model, train
 
 app = ClientApp(mods=[trimtab.flower.Control("state/")])
 

@@ -1,10 +1,10 @@
 """The ServerApp: it runs the rounds and prints the accuracy on all data."""
 
-from digits.task import accuracy, make_model
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 
 import trimtab.flower
+from digits.task import accuracy, make_model
 
 app = ServerApp()
 

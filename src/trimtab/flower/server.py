@@ -279,7 +279,7 @@ class Scaffold(FedAvg):
             "weights": self.weights,
             "sizes": self.sizes,
             "accepted": {name: astuple(one) for name, one in self.accepted.items()},
-            "order": list(self._arrays),  # safetensors sorts by name
+            "order": [list(self._arrays), list(self.c)],  # safetensors sorts by name
         }
         x = {f"x/{name}": v for name, v in self._arrays.to_torch_state_dict().items()}
         c = {f"c/{name}": v for name, v in self.c.items()}
@@ -306,8 +306,9 @@ class Scaffold(FedAvg):
                 )
         self.experiment, self.rounds, self.sizes = head["experiment"], head["rounds"], head["sizes"]
         self.accepted = {name: Accepted(*one) for name, one in head["accepted"].items()}
-        self.c = {n.removeprefix("c/"): v for n, v in arrays.items() if n.startswith("c/")}
-        self._arrays = ArrayRecord({name: arrays[f"x/{name}"] for name in head["order"]})
+        x, c = head["order"]
+        self.c = {name: arrays[f"c/{name}"] for name in c}
+        self._arrays = ArrayRecord({name: arrays[f"x/{name}"] for name in x})
 
 
 def _shapes(arrays: ArrayRecord) -> dict[str, tuple[int, ...]]:
