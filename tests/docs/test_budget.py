@@ -27,6 +27,7 @@ BUDGET = {
     "core": (1426, 11),
     "diagnosis": (5841, 25),
     "federation": (9044, 68),
+    "flower": (498, 3),
     "problems": (9612, 44),
     "report": (2777, 17),
     "simulation": (2260, 13),
@@ -36,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9422, 35)
-TESTS = 46_971  # lines
+TESTS = 48_576  # lines
 
 
 def files_of(folder):

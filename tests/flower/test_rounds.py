@@ -1,6 +1,5 @@
 """Apps of Flower with `trimtab.flower` go through the points of the simulator."""
 
-
 import pytest
 import torch
 from flwr.app import ArrayRecord, MetricRecord, RecordDict

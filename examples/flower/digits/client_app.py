@@ -11,9 +11,9 @@ app = ClientApp(mods=[trimtab.flower.Control("state/")])
 
 @app.train()
 def train_model(msg, context):
-    model, config = make_model(), context.run_config
+    model, config, node = make_model(), context.run_config, context.node_config
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
-    X, y = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
+    X, y = load_data(node["partition-id"], node["num-partitions"])
     loss = train(model, X, y, config["steps"], config["lr"])
     metrics = MetricRecord({"loss": loss, "num-examples": len(y)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})

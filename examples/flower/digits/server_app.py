@@ -11,14 +11,13 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    config = context.run_config
+    model, config = make_model(), context.run_config
     strategy = trimtab.flower.Scaffold(
         clients=config["clients"],
         fraction_train=config["fraction-train"],
         fraction_evaluate=0.0,
         min_available_nodes=config["clients"],
     )
-    model = make_model()
     arrays = ArrayRecord(model.state_dict())
     result = strategy.start(grid, arrays, num_rounds=config["rounds"])
     model.load_state_dict(result.arrays.to_torch_state_dict())

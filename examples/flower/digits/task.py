@@ -2,22 +2,20 @@
 
 import torch
 from sklearn.datasets import load_digits
-from torch import nn
 from torch.nn import functional as F
 
 import trimtab.flower
 
 
 def make_model():
-    torch.manual_seed(0)
-    return nn.Linear(64, 10)
+    return torch.nn.Linear(64, 10)
 
 
 def load_data(i, N):
-    """Return the digits of client i: those of one or two labels."""
+    """Return the digits of client i: those of one or two labels, 179 of them for N = 10."""
     X, y = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
     order = y.argsort(stable=True)[: len(y) // N * N]
-    return X[order].tensor_split(N)[i].float() / 16, y[order].tensor_split(N)[i]
+    return X[order].float().tensor_split(N)[i] / 16, y[order].tensor_split(N)[i]
 
 
 def train(model, X, y, steps, lr):
@@ -34,5 +32,5 @@ def train(model, X, y, steps, lr):
 
 
 def accuracy(model):
-    X, y = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
-    return (model(X.float() / 16).argmax(1) == y).float().mean().item()
+    X, y = load_data(0, 1)
+    return (model(X).argmax(1) == y).float().mean().item()
