@@ -27,6 +27,7 @@ BUDGET = {
     "core": (1426, 11),
     "diagnosis": (5841, 25),
     "federation": (9050, 68),
+    "flower": (498, 3),
     "problems": (10008, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
@@ -36,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 48_139  # lines
+TESTS = 49_052  # lines
 
 
 def files_of(folder):
