@@ -102,6 +102,10 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
     cls: a frozen dataclass with init_server, init_client and round.
     title: its name in charts and sentences; by default the name of the class.
     colour: its colour in charts, as "#00798c"; by default one that depends on the name.
+
+    >>> register("mine.py:Mine")
+    Traceback (most recent call last):
+    ValueError: register: 'mine.py:Mine' is not a class; pass the class of an algorithm.
     """
     if not isinstance(cls, type):
         raise ValueError(f"register: {cls!r} is not a class; pass the class of an algorithm.")
