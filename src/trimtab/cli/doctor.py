@@ -155,6 +155,7 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
 _EXTRAS = {  # The modules that each extra brings, and what it is for.
     "papers": (("trimtab_papers",), "`trimtab reproduce` and `trimtab bench`"),
     "federation": (("flwr", "cryptography"), "`trimtab federate`, over Flower"),
+    "flower": (("flwr",), "trimtab.flower, in an app of Flower"),
     "cluster": (("ray",), "--cluster, on Ray"),
     "pandas": (("pandas",), "tables as clients, and Comparison.to_pandas"),
     "datasets": (("datasets",), "clients from Hugging Face's datasets"),
