@@ -49,8 +49,8 @@ def for_machines(texts: dict[str, str]) -> str:
     lines = ["# trimtab", "", "> Federated optimisation that does not drift.", ""]
     for path, text in texts.items():
         title, _, rest = text.partition("\n")
-        first = re.search(r"^[A-Z`][^\n|]*(?:\n[^\n|#`<!]+)*", rest, re.M)
-        said = re.split(r"(?<=[.:])\s", " ".join(first[0].split()) if first else "")[0]
+        first = next((p for p in rest.split("\n\n") if re.match(r"\s*[A-Z*`][^`]", p)), "")
+        said = re.split(r"(?<=[.:])\s", " ".join(first.replace("**Decided.**", "").split()))[0]
         said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", said)
         lines.append(f"- [{title.lstrip('# ')}]({path.removesuffix('.md')}.html): {said}")
     return "\n".join(lines) + "\n"
