@@ -26,8 +26,8 @@ BUDGET = {
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (5841, 25),
-    "federation": (9050, 68),
-    "problems": (10008, 46),
+    "federation": (9199, 69),
+    "problems": (10_016, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
@@ -36,7 +36,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 48_139  # lines
+TESTS = 48_320  # lines
 
 
 def files_of(folder):
