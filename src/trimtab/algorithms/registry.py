@@ -222,11 +222,7 @@ def _kind_of_class(
 
 
 def algorithm_list(given: Any) -> list[Any]:
-    """Return the names, classes and instances of a list; raise BadArgument if it is not one.
-
-    >>> algorithm_list(["fedavg", "scaffold"])
-    ['fedavg', 'scaffold']
-    """
+    """Return the names, classes and instances of a list; raise BadArgument if it is not one."""
     if isinstance(given, str | type) or hasattr(given, "init_server"):
         shown = repr(given.split(",")) if isinstance(given, str) else f"[{_written(given)}]"
         sentence = "{algorithms:{_given}} is not a list; pass {algorithms:{_list}}."

@@ -35,6 +35,7 @@ from trimtab.federation.processes.roll import KeyChanges, terms_of
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.outcome import FederatedRound
+from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
@@ -128,7 +129,7 @@ def _run(
 
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
         keys.follow()
-        if any(request["kind"] == "evaluate" for request in requests.values()):
+        if any(request["kind"] in ("statistics", "evaluate") for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
             transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
@@ -212,6 +213,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
         terms=terms_of(federation),
+        norms=Layers.of(problem),
     )
 
 
