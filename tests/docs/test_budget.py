@@ -24,11 +24,11 @@ BUDGET = {
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
-    "core": (1426, 11),
+    "core": (1493, 11),
     "diagnosis": (5841, 25),
     "federation": (9199, 69),
     "flower": (498, 3),
-    "problems": (10018, 46),
+    "problems": (10053, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 49_251  # lines
+TESTS = 49_387  # lines
 
 
 def files_of(folder):
