@@ -12,6 +12,8 @@ from trimtab import FedAvg, OnBatch, Scaffold, Supervised, diagnose, simulate
 from trimtab.problems.clients import STATISTICS, per_client, problem_notes
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.problems.supervised import batch_norm
+from trimtab.studies.baselines import local
+from trimtab.studies.holdout import HeldOutProblem
 
 SIZES = (12, 8, 20, 8)
 
@@ -354,6 +356,21 @@ def test_clients_are_measured_with_pooled_and_with_their_own_statistics():
         assert found.own_values[i] == pytest.approx(F.cross_entropy(module(X), y).item())
     assert found.own_mean == pytest.approx(sum(found.own_values) / 4)
     assert per_client(problem_of(build().eval()), x, ACCURACY).own_mean is None
+
+
+def test_clients_that_learn_alone_are_measured_with_their_own_statistics():
+    problem = problem_of(test=data(30, seed=9))
+    x = trained(problem).x
+    alone = local(HeldOutProblem(problem, problem.evaluate, "none", problem.evaluate))
+    rows = []
+    for i in range(4):
+        module = problem.module_at(x)
+        own = {n: t.to(module.state_dict()[n]) for n, t in problem.statistics(x, i).items()}
+        module.load_state_dict({**problem.unflatten(x), **own})
+        rows.append(F.cross_entropy(module(problem.test.X), problem.test.y).item())
+    found = alone.evaluate(x.expand(4, -1))["loss"]
+    assert found == pytest.approx(float(problem.weights @ torch.tensor(rows).double()))
+    assert problem.evaluate(x)["loss"] != pytest.approx(found)
 
 
 def test_the_fingerprint_does_not_depend_on_what_was_evaluated():
