@@ -32,12 +32,12 @@ BUDGET = {
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5296, 20),
+    "studies": (5301, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 49_387  # lines
+TESTS = 49_462  # lines
 
 
 def files_of(folder):
