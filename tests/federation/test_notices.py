@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.federation.test_front import make_front
+from tests.helpers.guarded import Guarded
 from trimtab.federation.processes import standing as asking
 from trimtab.federation.storage import keys
 from trimtab.federation.storage.roster import Roster
@@ -75,25 +75,25 @@ def test_whatever_the_headers_are_there_is_an_answer(strange):
 
 
 @pytest.fixture
-def front(tmp_path):
+def guarded(tmp_path):
     keys.make_authority(tmp_path)
     keys.make_server_certificate(tmp_path, ["127.0.0.1"])
-    made = make_front(tmp_path, 1, {"rome": ROME[1]})
-    made.notices = Notices(lambda: ROSTER)
+    made = Guarded(tmp_path, {"rome": ROME[1]})
+    made.guard.notices = Notices(lambda: ROSTER)
     made.authority = tmp_path / "ca.crt"
     yield made
     made.close()
 
 
-def test_a_site_asks_over_tls(front, tmp_path):
-    server = f"127.0.0.1:{front.port}"
-    assert ask_standing(server, front.authority, ROME[0], "a") == ""
-    assert "lima was let go" in ask_standing(server, front.authority, GONE[0], "a")
+def test_a_site_asks_over_tls(guarded, tmp_path):
+    server = f"127.0.0.1:{guarded.port}"
+    assert ask_standing(server, guarded.authority, ROME[0], "a") == ""
+    assert "lima was let go" in ask_standing(server, guarded.authority, GONE[0], "a")
     other = tmp_path / "other"
     other.mkdir()
     keys.make_authority(other)
     assert ask_standing(server, other / "ca.crt", ROME[0], "a") is None  # another's server
-    assert ask_standing("127.0.0.1:1", front.authority, ROME[0], "a") is None
+    assert ask_standing("127.0.0.1:1", guarded.authority, ROME[0], "a") is None
 
 
 def test_the_log_of_a_site_says_what_it_is_told_once(tmp_path, monkeypatch, caplog):

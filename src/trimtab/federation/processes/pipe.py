@@ -3,16 +3,23 @@
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from trimtab.federation.message import Message, decode, encode
+from trimtab.federation.message import (
+    Message,
+    decode_arrays,
+    decode_header,
+    encode_arrays,
+    encode_header,
+)
 
 _MOST = 1 << 34  # a message has <= 16 GiB
+_HEADER = 256 << 10  # its header has <= 256 KiB
 _PIECE = 1 << 20  # bytes that are carried at a time
 
 
 def send(pipe: IO[bytes], message: Message) -> None:
     """Write a message to a pipe."""
-    arrays = encode(Message({}, message.arrays))
-    send_parts(pipe, encode(Message(message.header)), len(arrays), [arrays])
+    arrays = encode_arrays(message.arrays)
+    send_parts(pipe, encode_header(message.header), len(arrays), [arrays])
 
 
 def receive(pipe: IO[bytes]) -> Message | None:
@@ -22,7 +29,9 @@ def receive(pipe: IO[bytes]) -> Message | None:
         return None
     header, size = head
     data = pipe.read(size)
-    return Message(decode(header).header, decode(data).arrays) if len(data) == size else None
+    if len(data) < size:
+        return None
+    return Message(decode_header(header, _HEADER), decode_arrays(data))
 
 
 def send_parts(pipe: IO[bytes], header: bytes, size: int, arrays: Iterable[bytes]) -> None:

@@ -17,14 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from trimtab._processes import start_heartbeat
 from trimtab.algorithms.registry import decode
+from trimtab.core import nbytes
 from trimtab.federation.events import (
     AuditDone,
     Ended,
     Event,
     Failed,
     Line,
+    ReplySize,
     RoundCommitted,
     to_json,
 )
@@ -35,11 +39,13 @@ from trimtab.federation.processes.roll import KeyChanges, terms_of
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.outcome import FederatedRound
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
+from trimtab.federation.transport.flower.fleet import Fleet
 from trimtab.federation.transport.flower.server import SuperLink
 from trimtab.problems.metrics import ranges_of
 from trimtab.problems.problem import own_metric
@@ -80,7 +86,7 @@ class _Events(logging.Handler):
         line = record.getMessage().rstrip(".") + "."
         self.tell(Line(line, warning=record.levelno >= logging.WARNING))
 
-    def tell(self, event: Event | Line | Failed) -> None:
+    def tell(self, event: Event | Line | Failed | ReplySize) -> None:
         self.out.write(json.dumps(to_json(event)) + "\n")
         self.out.flush()
 
@@ -109,8 +115,11 @@ def _do(assignment: Assignment, events: _Events) -> None:
     folder = federation.folder
     superlink = SuperLink(assignment.port, federation.keys / "ca.crt", folder / "secret")
     coordinator = coordinator_of(federation, job)
+    events.tell(ReplySize(largest_reply(coordinator)))
     try:
-        with superlink.fleet(federation.sites, last=folder / "run" / "flower-run") as fleet:
+        with superlink.run(last=folder / "run" / "flower-run") as run:
+            fleet = Fleet(run, superlink.nodes_of)
+            fleet.admit(federation.sites)
             names = list(federation.sites)
             fleet.wait_for(names, len(names), _GATHER)
             if job.kind == "run":
@@ -131,8 +140,11 @@ def _run(
         if any(request["kind"] == "evaluate" for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
-            transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
-            yield from transport.ask(requests, timeout)
+            least = min(job.min_sites, len(requests))
+            transport.wait_for(list(requests), least, timeout)
+            work = all(request["kind"] == "work" for request in requests.values())
+            # A round goes on without sites that let the others wait; what else is asked needs all.
+            yield from transport.ask(requests, timeout, least if work else None)
 
     if coordinator.journal:
         _follow_roster(coordinator, roster, transport)
@@ -213,6 +225,12 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         pause=2.0,
         terms=terms_of(federation),
     )
+
+
+def largest_reply(coordinator: Coordinator) -> int:
+    """Return how many bytes the arrays of a reply have at most, in whatever dtype sites compute."""
+    like = plan(coordinator.algorithm, coordinator.x.numel(), torch.float64)
+    return max(nbytes(tree) for tree in (like.client, *(e.upload for e in like.exchanges)))
 
 
 def round_committed(done: FederatedRound) -> RoundCommitted:

@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import IO, TYPE_CHECKING
 
 from trimtab._processes import Child, start_heartbeat
@@ -18,11 +19,11 @@ from trimtab.federation.message import Message
 from trimtab.federation.processes.pipe import pieces, receive, receive_head, send, send_parts
 
 if TYPE_CHECKING:  # it imports Flower, which the worker itself does without
-    from trimtab.federation.transport.flower.parcel import Parcel
+    from trimtab.federation.transport.flower.objects import Parcel
 
 
 class WorkerGone(Exception):
-    """The worker died while it was at a request."""
+    """The worker has ended without an answer; its text says how."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +57,31 @@ class Worker:
         try:
             send_parts(self.child.stdin, request.header, request.size, request.pieces())
         except OSError:
-            raise WorkerGone from None
+            raise self._gone() from None
         head = receive_head(self.child.stdout)
         if head is None:
-            raise WorkerGone
+            raise self._gone()
         reply = type(request)(folder, head[0])
         reply.fill(pieces(self.child.stdout, head[1]))
         if reply.size != head[1]:
             reply.close()
-            raise WorkerGone
+            raise self._gone()
         return reply
+
+    def _gone(self) -> WorkerGone:
+        """Return how it ended; a process whose pipe has closed ends soon."""
+        process = self.child.process
+        if process is None:
+            return WorkerGone("it was not running")
+        try:
+            return WorkerGone(self.child.last_words(process.wait(10)))
+        except TimeoutExpired:
+            return WorkerGone("its pipe was closed")
 
     def _receive(self) -> Message:
         reply = receive(self.child.stdout)
         if reply is None:
-            raise WorkerGone
+            raise self._gone()
         return reply
 
 

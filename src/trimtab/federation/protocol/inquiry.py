@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.algorithms.registry import encode
+from trimtab.core import nbytes
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
@@ -26,6 +27,7 @@ from trimtab.federation.protocol.claims import (
     shown,
     whole,
 )
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.states import START
 
@@ -119,7 +121,8 @@ class Inquiry:
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
         common |= this_trimtab() | facts
         common |= {} if self.terms is None else self.terms.of(standing.members)
-        requests = {m.name: Message(common | self._own(m, attempt), arrays or {}) for m in members}
+        same, most = arrays or {}, _reply_bytes(standing, kind, facts)
+        requests = {m.name: Message(common | self._own(m, attempt), same, most) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
         self.absent |= dict.fromkeys(waiting, silent)
@@ -185,6 +188,15 @@ class Inquiry:
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
         return None
+
+
+def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int:
+    """Return how many bytes the arrays of a reply have: they follow from model and exchange."""
+    if kind not in ("work", "control"):
+        return 0
+    x = standing.server.x
+    like = plan(standing.algorithm, x.numel(), x.dtype)
+    return nbytes(like.exchanges[facts["exchange"]].upload if kind == "work" else like.client)
 
 
 _STALE = "stale"

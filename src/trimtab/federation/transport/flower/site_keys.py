@@ -1,4 +1,8 @@
-"""Who may pass the front: requests that are signed, now, with the key of a registered site."""
+"""Which requests are let in: those signed, now, with the key of a registered site.
+
+What is refused leaves lines in the log, and clocks that are apart are named there, since Flower
+refuses what is signed more than 5 s ahead or 305 s behind.
+"""
 
 import logging
 import time
@@ -14,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from trimtab.federation.log import printable
 from trimtab.federation.storage.keys import fingerprint
-from trimtab.federation.transport.flower.clocks import Clocks
 
 log = logging.getLogger("trimtab.federation.transport")
 
@@ -22,6 +25,10 @@ FLEET = "/v1/fleet/"
 _AHEAD, _BEHIND = 5.0, 305.0  # Flower takes what was signed < 5 s ahead or < 305 s ago
 _REPEAT = 30.0  # equal lines in the log are >= this many seconds apart
 _LINES = 60  # refusals leave <= this many lines in the log in each such time
+
+_APART = 5.0  # clocks that differ twice in a row by > this many seconds are apart
+_FAR = 60.0  # those that differ once by > this many are: a message may be late, but not so late
+_REPEAT_CLOCK = 600.0  # that they are apart is said again after >= this many seconds
 
 
 class Refused(Exception):
@@ -32,7 +39,7 @@ class Refused(Exception):
         self.status, self.who, self.why = status, who, why
 
 
-class Door:
+class SiteKeys:
     """The keys of the sites, and their clocks."""
 
     def __init__(self, sites: Mapping[str, str]) -> None:
@@ -99,6 +106,38 @@ class Refusals:
         log.warning(line)
         if self._lines == _LINES:
             log.warning(f"many are refused; the others of these {_REPEAT:g} seconds are not shown.")
+
+
+class Clocks:
+    """How far one clock is ahead of another; what is worth saying of it is said."""
+
+    def __init__(self, one: str, other: str) -> None:
+        self.one, self.other = one, other
+        self.ahead = 0.0
+        self._said = -_REPEAT_CLOCK
+        self._apart = False
+
+    def note(self, ahead: float | None) -> None:
+        """Note by how many seconds the one is ahead of the other; None if nobody knows.
+
+        >>> Clocks("a", "b").note(None)
+        """
+        if ahead is None:
+            return
+        self.ahead = ahead
+        apart, now = abs(ahead) > _APART, time.monotonic()
+        sure = self._apart or abs(ahead) > _FAR
+        if apart and sure and now - self._said >= _REPEAT_CLOCK:
+            self._said = now
+            way = "ahead of" if ahead > 0 else "behind"
+            log.warning(
+                f"{self.one} clock is {abs(ahead):.0f} seconds {way} {self.other}; set both by "
+                "NTP, since a site whose clock is > 5 s ahead or > 300 s behind is refused."
+            )
+        elif not apart and self._said > -_REPEAT_CLOCK:
+            self._said = -_REPEAT_CLOCK
+            log.info(f"{self.one} clock agrees with {self.other} again.")
+        self._apart = apart
 
 
 def _is_plain(path: str) -> bool:
