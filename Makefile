@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-reproduce test-federation soak test-cluster test-package test-docs lock coverage mutants kernel test-kernel \
+.PHONY: demo test test-newest test-reproduce test-federation soak test-cluster test-package test-docs lock coverage mutants kernel test-kernel \
 	format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
@@ -46,6 +46,15 @@ test-package: $(VENV)/installed-dev
 
 test-docs: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 tests/docs tests/papers/test_page.py
+
+# The packages that trimtab extends, at their newest versions, in an environment of their own: under 10 minutes.
+NEWEST := build/newest
+test-newest:
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		torch --editable ".[dev,federation,pandas,datasets,lora,lightning]" --editable papers
+	$(NEWEST)/bin/pytest -n 2 tests/torch tests/sklearn tests/problems/test_hugging_face.py \
+		tests/docs/test_bring_your_own_loop.py tests/docs/test_scikit_learn.py
 
 # What the extras bring with them, written into the second part of constraints.txt.
 lock: $(VENV)/installed-dev

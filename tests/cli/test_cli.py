@@ -417,6 +417,8 @@ def test_run_json(capsys):
         "mimelitemvr --eta 0.1 --K 2 --a 0.5",
         "servermvr --eta 0.1 --a 0.5",
         "scaffoldopt --eta-l 0.1 --K 2 --base adam",
+        "scaffoldopt --eta-l 0.1 --K 2 --base adamw --weight-decay 0.1 --clip 1",
+        "fedopt --eta-l 0.1 --K 2 --base adamw --weight-decay 0.1 --clip 1",
         "fednova --eta-l 0.1 --K 2",
         "scallion --eta-l 0.1 --K 2 --alpha 0.5",
         "scaffnew --eta-l 0.1 --p 0.5",

@@ -51,7 +51,7 @@ def made():
 
 
 def test_there_are_workflows():
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests", "weekly"]
 
 
 @every_workflow

@@ -70,7 +70,7 @@ def test_options_are_what_they_were():
         for command in [federate.get_command(None, name)]
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
-    hyper += " --option --p"
+    hyper += " --option --p --clip --weight-decay"
     run = (
         "--bind --experiment --json --live --min-sites --on-lost-state --round-timeout --target -R"
     )
