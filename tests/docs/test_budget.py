@@ -18,7 +18,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (945, 7),
+    ".": (962, 7),
     "algorithms": (2135, 24),
     "cli": (3036, 20),
     "cluster": (1642, 9),
@@ -26,7 +26,7 @@ BUDGET = {
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (5841, 25),
-    "federation": (9044, 68),
+    "federation": (9170, 59),
     "problems": (9612, 44),
     "report": (2777, 17),
     "simulation": (2260, 13),
@@ -36,7 +36,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9422, 35)
-TESTS = 47_230  # lines
+TESTS = 48_300  # lines
 
 
 def files_of(folder):

@@ -1,4 +1,4 @@
-"""Children and what they show of themselves; proxies. Small processes, no Flower."""
+"""Children and what they show of themselves. Small processes, no Flower."""
 
 import os
 import signal
@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.connect_proxy import ConnectProxy, Listener
 from trimtab._processes import Child, json_lines, tail
-from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
-from trimtab.federation.processes.ports import free_port, probe, proxy_of
 from trimtab.federation.processes.superlink import damage, set_aside
-from trimtab.federation.storage import keys
 from trimtab.federation.transport.flower.site_keys import Clocks
 
 CHILD = """
@@ -178,47 +174,6 @@ def test_clocks_are_named_once_and_again_when_they_agree():
     assert len(lines) == 2
     assert "7 seconds ahead of the server's" in lines[0]
     assert lines[1] == "site rome's clock agrees with the server's again."
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["proxy:3128", "https://proxy:3128", "http://proxy", "http://:3128", "http://a:b:c", "x" * 999],
-)
-def test_an_odd_proxy_is_one_sentence(address):
-    with pytest.raises(BadArgument, match="no proxy's address; pass") as error:
-        proxy_of(address)
-    assert len(str(error.value)) < 200
-
-
-def test_no_password_is_shown_of_an_odd_proxy():
-    with pytest.raises(BadArgument) as error:
-        proxy_of("ftp://rome:hidden@proxy:1")
-    assert "hidden" not in str(error.value)
-
-
-class Refuses(Listener):
-    def serve(self, link):
-        link.recv(1000)
-        link.sendall(b"HTTP/1.1 407 \x1b[2JNo\r\n\r\n")
-
-
-def test_the_way_through_a_proxy_is_probed(tmp_path):
-    keys.make_authority(tmp_path)
-    proxy, refuses = ConnectProxy(), Refuses()
-    try:
-        nobody = f"127.0.0.1:{free_port()}"
-        way = proxy_of(f"http://127.0.0.1:{proxy.port}")
-        said = probe(nobody, tmp_path / "ca.crt", proxy=way)
-        assert "cannot be reached" in said
-        assert proxy.asked[0][:2] == ("CONNECT", nobody)
-        said = probe(
-            nobody, tmp_path / "ca.crt", proxy=proxy_of(f"http://127.0.0.1:{refuses.port}")
-        )
-        assert f"the proxy at 127.0.0.1:{refuses.port} answers 'HTTP/1.1 407" in said
-        assert said.isprintable()
-    finally:
-        proxy.close()
-        refuses.close()
 
 
 def test_a_damaged_database_is_seen(tmp_path):

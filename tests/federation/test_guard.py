@@ -6,7 +6,6 @@ import ssl
 import threading
 import time
 from contextlib import suppress
-from datetime import timedelta
 
 import pytest
 
@@ -24,7 +23,6 @@ from flwr.proto.node_pb2 import Node
 
 from tests.helpers.guarded import Guarded, signed
 from trimtab.federation.log import attached
-from trimtab.federation.processes.ports import probe
 from trimtab.federation.storage import keys
 
 
@@ -288,7 +286,7 @@ def test_a_request_is_not_given_to_a_look_that_has_been_followed_by_another(plac
     else:
         held(place, 2)
     messages = [b"", b"a message"] if later is None else [b"a message", b""]
-    place.app.answers["/v1/fleet/pull-messages"] = lambda: messages.pop(0) if messages else b""
+    place.app.answers["/v1/fleet/pull-messages"] = lambda _: messages.pop(0) if messages else b""
     place.guarded.push()
     earlier.thread.join(10)
     assert earlier.found == [(200, b"")]
@@ -306,7 +304,7 @@ def test_a_request_is_not_given_to_a_look_whose_connection_is_gone(place):
         link.sendall(head.encode() + b"\r\n")
         held(place, 1)
     until = time.monotonic() + 10
-    while place.guard.connections:
+    while place.guarded.connections.open:
         assert time.monotonic() < until
         time.sleep(0.01)
     place.guarded.push()
@@ -322,37 +320,6 @@ def test_a_plain_text_connection_is_refused_and_logged(place):
     assert place.lines == [
         "warning: refused 127.0.0.1: a plain-text connection; only TLS is spoken here."
     ]
-
-
-def test_a_client_that_trusts_another_authority_is_logged(place, tmp_path):
-    (tmp_path / "other").mkdir()
-    keys.make_authority(tmp_path / "other")
-    said = probe(f"127.0.0.1:{place.port}", tmp_path / "other" / "ca.crt")
-    assert "it is not the server for which this site's archive was made" in said
-    for _ in range(100):
-        if place.lines:
-            break
-        threading.Event().wait(0.05)
-    assert "the TLS handshake failed" in place.lines[0]
-
-
-def test_an_expired_certificate_is_refused_by_the_site(place):
-    assert probe(f"127.0.0.1:{place.port}", place.folder / "ca.crt") == ""
-    keys.make_server_certificate(place.folder, ["127.0.0.1"], lasts=timedelta(hours=-1))
-    expired = Guarded(place.folder, {})
-    try:
-        said = probe(f"127.0.0.1:{expired.port}", place.folder / "ca.crt")
-        assert said.startswith(f"refused the server at 127.0.0.1:{expired.port}: its certificate ")
-        assert "has expired; the operator writes a new one with `trimtab federate renew`" in said
-    finally:
-        expired.close()
-
-
-def test_a_server_that_is_not_there_is_tried_again(place):
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        said = probe(f"127.0.0.1:{nobody.getsockname()[1]}", place.folder / "ca.crt")
-    assert said.endswith("cannot be reached (Connection refused); trying on.")
 
 
 def test_a_superlink_that_is_busy_is_to_be_asked_again(place):

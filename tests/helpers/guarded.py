@@ -16,13 +16,16 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from trimtab.federation.processes.ports import listener
 from trimtab.federation.processes.superlink import SuperLinkProcess
+from trimtab.federation.storage.roster import Roster
 from trimtab.federation.transport.flower import superlink
+from trimtab.federation.transport.flower.connections import Connections, listen_at
 from trimtab.federation.transport.flower.guard import Guard
-from trimtab.federation.transport.flower.superlink import Settings, listen_at, serve_guarded
+from trimtab.federation.transport.flower.notices import Notices
+from trimtab.federation.transport.flower.superlink import Settings
 
 
 class Echo:
-    """Answers what it gets: the path and the body; `answers` has other contents by path."""
+    """Answers what it gets: the path and the body; `answers` has others by path."""
 
     def __init__(self):
         self.status, self.answers, self.asked = 200, {}, []
@@ -37,7 +40,7 @@ class Echo:
         path = scope["path"]
         self.asked.append(path)
         answer = self.answers.get(path, path.encode() + b" " + body)
-        content = answer() if callable(answer) else answer
+        content = answer(body) if callable(answer) else answer
         headers = [(b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
@@ -46,18 +49,20 @@ class Echo:
 class Guarded:
     """A guard that serves in a thread."""
 
-    def __init__(self, folder, sites, port=0, app=None, **options):
+    def __init__(self, folder, sites, port=0, app=None, roster=None, **options):
         self.app = app or Echo()
-        self.guard = Guard(self.app, sites, **options)
+        notices = Notices(lambda: roster or Roster(dict(sites), (), {}))
+        self.guard = Guard(self.app, sites, notices, **options)
         self.listener = listener("127.0.0.1", port)
         listen_at(self.listener)
         self.port = self.listener.getsockname()[1]
-        certificates = str(folder / "server.crt"), str(folder / "server.key")
+        certificates = folder / "server.crt", folder / "server.key"
+        self.connections = Connections(self.guard.answer, self.guard.refusals)
         self.loop, started = asyncio.new_event_loop(), threading.Event()
 
         async def serve():
             self.task = asyncio.ensure_future(
-                serve_guarded(self.guard, [self.listener], *certificates)
+                self.connections.serve([self.listener], *certificates)
             )
             started.set()
             await asyncio.wait([self.task])
@@ -83,7 +88,7 @@ class Guarded:
 
     def close(self):
         def end():
-            for connection in list(self.guard.connections):
+            for connection in list(self.connections.open):
                 connection.transport.abort()
             self.task.cancel()
 

@@ -30,7 +30,6 @@ from trimtab.federation.events import (
 )
 from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
-from trimtab.federation.processes.pipe import send
 from trimtab.federation.processes.ports import addresses_of, free_port, listener
 from trimtab.federation.processes.rounds import Assignment
 from trimtab.federation.processes.superlink import (
@@ -39,6 +38,7 @@ from trimtab.federation.processes.superlink import (
     set_aside,
     set_aside_if_damaged,
 )
+from trimtab.federation.processes.worker import send
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import secret

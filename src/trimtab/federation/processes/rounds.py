@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,15 +34,16 @@ from trimtab.federation.events import (
 )
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
-from trimtab.federation.processes.pipe import receive
-from trimtab.federation.processes.roll import KeyChanges, terms_of
+from trimtab.federation.processes.worker import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.inquiry import Terms
 from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
+from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.fleet import Fleet
@@ -242,3 +243,30 @@ def round_committed(done: FederatedRound) -> RoundCommitted:
 def audit_done(audit: Audit) -> AuditDone:
     """Return what is told of an audit."""
     return AuditDone(ok=audit.ok, **asdict(audit))
+
+
+# -- the roster while rounds run
+
+
+def terms_of(federation: Federation) -> Callable[[], Terms]:
+    """Return what tells the terms of now: the problem file is that of the start."""
+    problem = digest_of((federation.folder / "problem.py").read_bytes())
+    roster = RosterFile(federation.folder)
+    return lambda: Terms(problem, roster.read().fingerprints)
+
+
+class KeyChanges:
+    """Lets a transport know when a site has another key, also between two attempts at a round."""
+
+    def __init__(self, roster: RosterFile, transport: Transport) -> None:
+        self.roster, self.transport = roster, transport
+        self.seen: Mapping[str, str] = roster.read().sites
+
+    def follow(self) -> None:
+        """Look at the roster again."""
+        now = self.roster.read().sites
+        changed = {name: key for name, key in now.items() if self.seen.get(name, key) != key}
+        if changed:
+            self.transport.admit(changed)
+            log.info(f"{', '.join(changed)} has another key from now on.")
+        self.seen = now

@@ -15,8 +15,7 @@ from trimtab._files import Lock
 from trimtab._processes import Child
 from trimtab.federation.log import attached
 from trimtab.federation.message import decode_header
-from trimtab.federation.processes.ports import Proxy, probe, proxy_of
-from trimtab.federation.processes.standing import Standing
+from trimtab.federation.processes.ports import check_proxy
 from trimtab.federation.processes.worker import Ready, Worker, WorkerGone
 from trimtab.federation.setup.approval import policy_of
 from trimtab.federation.setup.site import SiteFolder
@@ -27,7 +26,6 @@ from trimtab.federation.transport.flower.objects import HEADER_DOWN, HEADER_UP, 
 log = logging.getLogger("trimtab.federation.processes")
 
 _TRIES = 4  # a request at which >= 4 workers have died is given up
-_PROBE = 5.0  # a server that is away is looked for every >= 5 seconds
 _STUCK = 30.0  # a worker that neither beats nor computes for > 30 seconds is ended
 
 
@@ -57,7 +55,8 @@ class SiteProcess:
         _give_memory_back()
         self.site_folder = SiteFolder.read(folder)
         policy_of(self.site_folder)  # written and shown if there is none; the worker holds to it
-        self.proxy = None if proxy is None else proxy_of(proxy)
+        if proxy is not None:
+            check_proxy(proxy)
         self.stop = threading.Event()
         self.folder = private_folder(folder / "run")
         self._lock = Lock(self.folder)
@@ -100,8 +99,6 @@ class SiteProcess:
         """Answer what the server asks, and keep everything alive meanwhile."""
         tender = threading.Thread(target=self._tend, name="tender", daemon=True)
         tender.start()
-        where = self.site_folder.folder, self.site_folder.server
-        Standing(*where, self.stop, self.proxy).start()
         try:
             for request in self.line.requests():
                 started = time.monotonic()
@@ -172,10 +169,8 @@ class SiteProcess:
                 self.worker.child.back_off()
 
     def _tend(self) -> None:
-        """See that the worker moves, and say why the server cannot be reached."""
-        way = _Way(self.site_folder, self.proxy)
+        """See that the worker moves."""
         while not self.stop.wait(0.2):
-            way.note(self.line)
             if self.worker.child.is_hung(_STUCK):
                 log.warning(
                     f"the worker has not moved for {_STUCK:g} seconds; it is ended and started "
@@ -183,32 +178,6 @@ class SiteProcess:
                 )
                 self.worker.child.kill()
         self.worker.child.terminate()  # whatever it is at: nothing is lost
-
-
-class _Way:
-    """The way to the server, looked at while the line is cut; what is wrong is said once."""
-
-    def __init__(self, site_folder: SiteFolder, proxy: Proxy | None) -> None:
-        self.server, self.authority = site_folder.server, site_folder.folder / "ca.crt"
-        self.proxy = proxy
-        self._before, self._looked = "", -_PROBE
-
-    def note(self, line: Line) -> None:
-        """Say what is wrong, if the line is cut, or that nothing is any more."""
-        now, said = time.monotonic(), self._before
-        if line.connected:
-            said = ""
-        elif line.trouble and now - self._looked >= _PROBE:
-            self._looked = now
-            said = probe(self.server, self.authority, proxy=self.proxy)
-            if not said:
-                said = f"the server at {self.server} does not let this site in ({line.trouble})."
-        if said != self._before:
-            if said:
-                log.warning(said)
-            else:
-                log.info(f"the server at {self.server} can be reached again.")
-        self._before = said
 
 
 def main() -> None:

@@ -15,7 +15,8 @@ from typing import IO
 
 from trimtab._processes import Child, json_lines
 from trimtab.federation.events import Traffic
-from trimtab.federation.transport.flower.superlink import Settings, listen_at
+from trimtab.federation.transport.flower.connections import listen_at
+from trimtab.federation.transport.flower.superlink import Settings
 
 log = logging.getLogger("trimtab.federation.processes")
 

@@ -6,45 +6,32 @@ what is addressed to `/v1/fleet/` and signed with the key of a registered site, 
 body. It compares the sender that a reply names with the node that sends it, hands out only objects
 that were announced to the site, and bounds what a reply may hold. Refusals leave a line in the log.
 
-A site that looks for requests is kept waiting until there is one (long polling). Connections are
-accepted here, because uvicorn has no limit of time for a handshake or for the head of a request:
-those of strangers are few and short, and a new one takes the place of the oldest.
-No torch is needed here.
+A site that looks for requests is kept waiting until there is one (long polling).
 """
 
 import asyncio
-import errno
-import logging
-import socket
-import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from email.utils import formatdate
 from typing import Any
-
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
+from urllib.parse import quote
 
 from trimtab.federation.events import Traffic
 from trimtab.federation.transport.flower import objects
-from trimtab.federation.transport.flower.notices import PATH, Notices
+from trimtab.federation.transport.flower.connections import (
+    FIRST_REQUEST,
+    Connection,
+    Receive,
+    Scope,
+    Send,
+)
+from trimtab.federation.transport.flower.notices import COPY, NOTICE, Notices
 from trimtab.federation.transport.flower.site_keys import FLEET, Refusals, Refused, SiteKeys
 
-log = logging.getLogger("trimtab.federation.transport")
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_STRANGERS = 256  # there are <= this many connections of strangers, of < 1 MB each
-_OF_ONE_SITE = 32  # there are <= this many connections of one site
-_HANDSHAKE = _FIRST_REQUEST = 10.0  # a stranger has this many seconds for each of them
-_IDLE = 120  # a site may be silent between two requests for <= this many seconds
 _REQUEST = 600.0  # a site's request, body and answer, takes <= this many seconds
-_HEAD = 16 << 10  # the head of a request has <= 16 KiB
 _DRAIN = 256 << 10  # a refused body of <= 256 KiB is read, or its sender sees a reset, no answer
 _ANNOUNCED = 4 << 20  # the body that announces a reply has <= 4 MiB: 100 bytes for each object
 _SHORT = 64 << 10  # of any other request
@@ -52,73 +39,24 @@ _HOLD = 20.0  # a look for requests waits <= 20 s; Flower's client gives up afte
 _LOOK = 5.0  # meanwhile it looks again at least every 5 s
 _REPLIES = 4  # a site replies <= this many times to a request: a reply may be sent anew
 _REQUESTS = 16  # the objects of a site's last <= 16 requests may be pulled
-_SILENT = logging.Logger("uvicorn of the guard", logging.CRITICAL + 1)  # strangers fill no log
-
-
-class Connection(H11Protocol):
-    """One connection; `site` is None until a request on it is signed with a registered key."""
-
-    def __init__(self, guard: "Guard", config: uvicorn.Config, state: ServerState) -> None:
-        super().__init__(config, state, {})
-        self.guard, self.site = guard, None  # type: tuple[Guard, str | None]
-        self.up = 0  # bytes that came and are not counted yet
-        self.app = self._answer
-        self.logger, self.access_log = _SILENT, False
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self.guard.answer(self, scope, receive, send)
-        except TimeoutError:
-            self.transport.abort()
-        except Exception as error:
-            log.warning(f"the guard failed on a request ({error!r}).")
-            raise
-
-    @property
-    def address(self) -> str:
-        """Where it comes from."""
-        return str(self.client[0]) if self.client else "an unknown address"
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin, as a stranger's."""
-        super().connection_made(transport)
-        self.guard.add(self)
-        self.loop.call_later(_FIRST_REQUEST, self._end_stranger)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        self.guard.connections.pop(self, None)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Count what comes."""
-        self.up += len(data)
-        super().data_received(data)
-
-    def send_400_response(self, msg: str) -> None:
-        """Say what uvicorn could not read."""
-        self.guard.refusals.say(self.address, "a request that is no HTTP.")
-        super().send_400_response(msg)
-
-    def _end_stranger(self) -> None:
-        if self.site is None:
-            self.transport.abort()
 
 
 class Guard:
     """Flower's app as sites see it; `local` is the app as the server's own processes see it."""
 
     def __init__(
-        self, app: App, sites: Mapping[str, str], limit: int = 1 << 20, hold: float = _HOLD
+        self,
+        app: App,
+        sites: Mapping[str, str],
+        notices: Notices,
+        limit: int = 1 << 20,
+        hold: float = _HOLD,
     ) -> None:
         self.app, self.limit, self.hold = app, limit, hold  # a reply has <= `limit` bytes
-        self.keys, self.refusals = SiteKeys(sites), Refusals()
-        self.notices: Notices | None = None  # who tells sites how they stand
-        self.connections: dict[Connection, None] = {}  # the oldest first
+        self.keys, self.refusals, self.notices = SiteKeys(sites, notices), Refusals(), notices
         self.up: dict[str, int] = defaultdict(int)
         self.down: dict[str, int] = defaultdict(int)
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
-        self._shaking: dict[socket.socket, asyncio.Task[None]] = {}
         self._announced: dict[str, deque[objects.Shape]] = defaultdict(
             lambda: deque(maxlen=_REQUESTS)
         )
@@ -129,90 +67,6 @@ class Guard:
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
         return Traffic(dict(self.up), dict(self.down))
-
-    # -- connections
-
-    async def serve(self, listener: socket.socket, context: ssl.SSLContext) -> None:
-        """Accept connections until this task is cancelled."""
-        loop = asyncio.get_running_loop()
-        config = uvicorn.Config(
-            self.app,
-            interface="asgi3",
-            lifespan="off",
-            ws="none",
-            http="h11",
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=_IDLE,
-            h11_max_incomplete_event_size=_HEAD,
-        )
-        config.load()
-        state = ServerState()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno == errno.EINVAL:  # the operator's process does not listen yet
-                    await asyncio.sleep(0.1)
-                    continue
-                # Most likely there are no descriptors left.
-                self.refusals.say("new connections", f"{error.strerror or error}.")
-                self._end_oldest([c for c in self.connections if c.site is None], 0)
-                await asyncio.sleep(0.1)
-                continue
-            for task in list(self._shaking.values())[: max(0, len(self._shaking) - _STRANGERS + 1)]:
-                task.cancel()
-            work = self._shake_hands(accepted, str(address[0]), context, config, state)
-            self._shaking[accepted] = loop.create_task(work)
-
-    async def _shake_hands(
-        self,
-        accepted: socket.socket,
-        where: str,
-        context: ssl.SSLContext,
-        config: uvicorn.Config,
-        state: ServerState,
-    ) -> None:
-        """Begin TLS, in time; from then on uvicorn serves the connection."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(_HANDSHAKE):
-                if await self._speaks_tls(accepted, where):
-                    await loop.connect_accepted_socket(
-                        lambda: Connection(self, config, state), accepted, ssl=context
-                    )
-                    return
-        except ssl.SSLError as error:
-            reason = str(error.reason or error).lower().replace("_", " ")
-            self.refusals.say(where, f"the TLS handshake failed ({reason}).")
-        except (OSError, TimeoutError):
-            pass  # the other side has gone, or is too slow
-        finally:
-            self._shaking.pop(accepted, None)
-        accepted.close()
-
-    async def _speaks_tls(self, accepted: socket.socket, where: str) -> bool:
-        loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        accepted.setblocking(False)
-        loop.add_reader(accepted, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(accepted)
-        first = accepted.recv(1, socket.MSG_PEEK)
-        if first and first != b"\x16":  # every TLS connection begins with this byte
-            self.refusals.say(where, "a plain-text connection; only TLS is spoken here.")
-        return first == b"\x16"
-
-    def add(self, connection: Connection) -> None:
-        """Take a new connection of a stranger in place of the oldest."""
-        self.connections[connection] = None
-        self._end_oldest([c for c in self.connections if c.site is None], _STRANGERS)
-
-    def _end_oldest(self, connections: list[Connection], most: int) -> None:
-        for connection in connections[: max(0, len(connections) - most)]:
-            self.connections.pop(connection, None)
-            connection.transport.abort()
 
     # -- requests
 
@@ -229,7 +83,6 @@ class Guard:
     ) -> None:
         """Serve a request from outside."""
         where, path = connection.address, scope["raw_path"].decode("latin-1")
-        send = _dated(send)
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         more = [True]
 
@@ -238,28 +91,24 @@ class Guard:
             more[0] = part.get("more_body", False)
             return part
 
-        async def drain() -> None:
-            short = int(headers.get("content-length", "0")) <= _DRAIN
-            if short and "transfer-encoding" not in headers and "expect" not in headers:
-                async with asyncio.timeout(_FIRST_REQUEST):
-                    while more[0]:
-                        await take()
-
         try:
             self._check_length(where, path, headers)
-            if scope["method"] == "POST" and path == PATH and self.notices is not None:
-                await drain()
-                await _reply(send, 200, self.notices.answer(headers, where))
-                return
             site = self.keys.check(where, scope["method"], path, headers)
-            self._know(connection, site)
+            self.seen[site] = time.time()
+            connection.known(site)
+            send = _with(send, self.notices.of_site(site, headers.get(COPY, ""), where))
             async with asyncio.timeout(_REQUEST):
                 counted = self._counted(connection, site, path, send)
                 await self._serve_site(f"site {site} at {where}", site, scope, take, counted)
         except Refused as refused:
             self.refusals.say(refused.who, refused.why)
-            await drain()
-            await _reply(send, refused.status, b'{"detail": "refused"}', close=True)
+            short = int(headers.get("content-length", "0")) <= _DRAIN
+            if short and "transfer-encoding" not in headers and "expect" not in headers:
+                async with asyncio.timeout(FIRST_REQUEST):
+                    while more[0]:
+                        await take()
+            told = _with(send, refused.notice)
+            await _reply(told, refused.status, b'{"detail": "refused"}', close=True)
 
     async def _serve_site(
         self, who: str, site: str, scope: Scope, receive: Receive, send: Send
@@ -356,13 +205,6 @@ class Guard:
         finally:
             gone.cancel()
 
-    def _know(self, connection: Connection, site: str) -> None:
-        """Note whose a connection is; a site has only so many."""
-        self.seen[site] = time.time()
-        if connection.site != site:
-            connection.site = site
-            self._end_oldest([c for c in self.connections if c.site == site], _OF_ONE_SITE)
-
     def _counted(self, connection: Connection, site: str, path: str, send: Send) -> Send:
         """Return what sends an answer to a site, counts its bytes, and says what went wrong."""
         who = f"site {site} at {connection.address}"
@@ -397,16 +239,17 @@ def _patient(send: Send) -> Send:
     return patient
 
 
-def _dated(send: Send) -> Send:
-    """Return what adds the time to an answer, by which a site sees that its clock is off."""
+def _with(send: Send, notice: str) -> Send:
+    """Return what adds to an answer how the site stands, and the time, if its clock is off."""
+    more = [(b"date", formatdate(usegmt=True).encode())]
+    more += [(NOTICE.encode(), quote(notice).encode())] if notice else []
 
-    async def dated(part: MutableMapping[str, Any]) -> None:
+    async def told(part: MutableMapping[str, Any]) -> None:
         if part["type"] == "http.response.start":
-            now = b"date", formatdate(usegmt=True).encode()
-            part = {**part, "headers": [*part.get("headers", ()), now]}
+            part = {**part, "headers": [*part.get("headers", ()), *more]}
         await send(part)
 
-    return dated
+    return told
 
 
 async def _read(receive: Receive) -> bytes:

@@ -9,6 +9,7 @@ Private names of Flower are imported here, in `objects.py` and in `server.py`. N
 
 import logging
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 from flwr.app import Error, RecordDict
@@ -36,7 +39,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -44,6 +47,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from trimtab.federation.log import printable
 from trimtab.federation.storage.keys import load_site_key
+from trimtab.federation.transport.flower.notices import COPY, NOTICE
 from trimtab.federation.transport.flower.objects import (
     HEADER_DOWN,
     Incoming,
@@ -88,7 +92,7 @@ class Line:
         self.server, self.folder, self.stop = server, folder, stop
         self.clocks = Clocks("this machine's", "the server's")
         self.connected, self.activations = False, 0
-        self.trouble = ""  # what Flower's client said last; empty while connected
+        self._said, self._losses = "", 0  # what the log says of the line; in a row
         self._public = public_key_to_bytes(public)
         self._number = folder / "node"
         self._node: Node | None = None
@@ -101,7 +105,7 @@ class Line:
                 [
                     RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                     NodeAuthHttpInterceptor(private, public),
-                    _Dates(self.clocks),
+                    _Told(self.clocks),
                 ],
             )
 
@@ -184,7 +188,8 @@ class Line:
             except (httpx.HTTPError, OSError, ValueError) as error:
                 # A look that died may have taken a request, which is lost. The server asks those
                 # again that connected anew since.
-                self._node, self.connected, self.trouble = None, False, _line(error)
+                self._node, self.connected = None, False
+                self._say(_why(error, self.server))
                 self.stop.wait(_AGAIN)
                 continue
             for pair in zip(found.messages_list, found.message_object_trees, strict=True):
@@ -200,7 +205,17 @@ class Line:
         )
         self._number.write_text(str(activated.node_id))
         self._node = Node(node_id=activated.node_id)
-        self.connected, self.trouble, self.activations = True, "", self.activations + 1
+        self.connected, self.activations, self._losses = True, self.activations + 1, 0
+        if self._said:
+            log.info(f"the server at {self.server} can be reached again.")
+            self._said = ""
+
+    def _say(self, why: str) -> None:
+        """Log what is wrong, once; one lost connection is nothing."""
+        self._losses += 1
+        if self._losses > 1 and why != self._said and not self.stop.is_set():
+            log.warning(why)
+            self._said = why
 
     def _beat(self) -> None:
         while not self.stop.wait(0.4 * _BEAT):
@@ -233,26 +248,61 @@ class Line:
                     pause = _AGAIN
                 self.stop.wait(pause)
                 pause = min(2 * pause, 0.5)
-        except (httpx.HTTPError, ObjectPullError, ValueError) as error:
+        except Exception as error:  # Whatever the server sends, the site lives on.
             log.warning(f"a request was lost on its way ({_line(error)}).")
         if incoming is not None:
             incoming.parcel.close()
         return None
 
 
-class _Dates:
-    """Notes what the server says of the time, with each of its answers."""
+class _Told:
+    """Notes what the server says beside its answers: of the time, and how this site stands."""
 
     def __init__(self, clocks: Clocks) -> None:
-        self.clocks = clocks
+        self.clocks, self.copy = clocks, token_hex(8)  # of all that have this key, this process
+        self._before = ""
 
     def intercept(self, context: Any, call_next: Any) -> httpx.Response:
         """Pass a request on."""
+        context.request.headers[COPY] = self.copy
         response: httpx.Response = call_next(context)
         with suppress(KeyError, ValueError):
             theirs = parsedate_to_datetime(response.headers["date"]).timestamp()
             self.clocks.note(time.time() - theirs)  # a date has whole seconds
+        notice = printable(unquote(response.headers.get(NOTICE, "")), 400)
+        if notice != self._before:
+            if notice:
+                log.warning(notice)
+            else:
+                log.info("the server has nothing against this site any more.")
+            self._before = notice
         return response
+
+
+def _why(error: Exception, server: str) -> str:
+    """Return why the server at this address did not answer as it should."""
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        if status >= 500:
+            return f"the server at {server} is busy or starting (HTTP {status}); trying on."
+        return f"the server at {server} does not let this site in (HTTP {status}); trying on."
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        if "expired" in cause.verify_message:
+            return (
+                f"refused the server at {server}: its certificate has expired; the operator writes "
+                "a new one with `trimtab federate renew`."
+            )
+        return (
+            f"refused the server at {server}: {cause.verify_message.rstrip('.')}; it is not the "
+            "server for which this site's archive was made."
+        )
+    if isinstance(cause, ssl.SSLError):
+        return f"the server at {server} does not speak TLS as it should ({cause.reason or cause})."
+    why = getattr(cause, "strerror", None) or printable(str(error), 200) or type(error).__name__
+    return f"the server at {server} cannot be reached ({why}); trying on."
 
 
 def _line(error: Exception) -> str:

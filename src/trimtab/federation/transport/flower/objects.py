@@ -292,9 +292,9 @@ class Incoming:
     ) -> None:
         self.pull, self.limits, self.name = pull, (header, most), tree.object_id
         shape = shape_of(tree)
-        inner = {tree.object_id}
+        inner = [tree.object_id]
         for _ in range(_DEEP - 2):
-            inner |= {child for name in inner for child in shape[name]}
+            inner += [child for name in inner for child in shape[name] if child not in inner]
         if len(inner) > _INNER or len(shape) > most_objects(most):
             raise Unreadable(f"it has {len(shape)} objects; {most_objects(most)} are allowed")
         self._inner = inner

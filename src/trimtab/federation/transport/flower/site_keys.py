@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from trimtab.federation.log import printable
 from trimtab.federation.storage.keys import fingerprint
+from trimtab.federation.transport.flower.notices import Notices
 
 log = logging.getLogger("trimtab.federation.transport")
 
@@ -34,16 +35,17 @@ _REPEAT_CLOCK = 600.0  # that they are apart is said again after >= this many se
 class Refused(Exception):
     """A request that does not pass: the answer it gets, and whom and what the log names."""
 
-    def __init__(self, status: int, who: str, why: str) -> None:
+    def __init__(self, status: int, who: str, why: str, notice: str = "") -> None:
         super().__init__(status, who, why)
-        self.status, self.who, self.why = status, who, why
+        self.status, self.who, self.why, self.notice = status, who, why, notice
 
 
 class SiteKeys:
     """The keys of the sites, and their clocks."""
 
-    def __init__(self, sites: Mapping[str, str]) -> None:
+    def __init__(self, sites: Mapping[str, str], notices: Notices | None = None) -> None:
         self._clocks: dict[str, Clocks] = {}
+        self.notices = notices
         self.admit(sites)
 
     def admit(self, sites: Mapping[str, str]) -> None:
@@ -59,23 +61,19 @@ class SiteKeys:
         site = self._sites.get("".join(key.decode("ascii", "replace").split()))
         if site is None:
             shown = fingerprint(key) if key else "none"
-            raise Refused(
-                403, where, f"an unknown key ({shown}); no site of this federation has it."
-            )
+            notice = ""
+            if key and self.notices is not None:
+                notice = self.notices.of_stranger(key, lambda: _signed_at(key, headers) is not None)
+            why = f"an unknown key ({shown}); no site of this federation has it."
+            raise Refused(403, where, why, notice)
         self._check_signature(f"site {site} at {where}", site, key, headers)
         return site
 
     def _check_signature(self, who: str, site: str, key: bytes, headers: Mapping[str, str]) -> None:
-        signed = headers.get("flwr-timestamp", "")
-        try:
-            public = load_pem_public_key(key)
-            assert isinstance(public, ec.EllipticCurvePublicKey)
-            signature = _decoded(headers.get("flwr-signature", ""))
-            public.verify(signature, signed.encode("ascii", "replace"), ec.ECDSA(hashes.SHA256()))
-            at = datetime.fromisoformat(signed)
-        except (InvalidSignature, UnsupportedAlgorithm, ValueError, AssertionError):
-            raise Refused(401, who, "its signature is not valid.") from None
-        ahead = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        at = _signed_at(key, headers)
+        if at is None:
+            raise Refused(401, who, "its signature is not valid.")
+        ahead = (at - datetime.now(UTC)).total_seconds()
         if not -_BEHIND < ahead < _AHEAD:
             way = "ahead of" if ahead > 0 else "behind"
             why = f"its clock is {abs(ahead):.0f} seconds {way} the server's; set both by NTP."
@@ -138,6 +136,20 @@ class Clocks:
             self._said = -_REPEAT_CLOCK
             log.info(f"{self.one} clock agrees with {self.other} again.")
         self._apart = apart
+
+
+def _signed_at(key: bytes, headers: Mapping[str, str]) -> datetime | None:
+    """Return the time that a request was signed at with this key; None if it was not."""
+    signed, signature = headers.get("flwr-timestamp", ""), headers.get("flwr-signature", "")
+    try:
+        public = load_pem_public_key(key)
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        text = signed.encode("ascii", "replace")
+        public.verify(_decoded(signature), text, ec.ECDSA(hashes.SHA256()))
+        at = datetime.fromisoformat(signed)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, AssertionError):
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)
 
 
 def _is_plain(path: str) -> bool:

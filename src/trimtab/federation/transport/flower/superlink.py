@@ -12,7 +12,6 @@ import logging
 import os
 import resource
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,11 +23,10 @@ import uvicorn
 
 from trimtab.federation.log import LOGGER, handled, printable
 from trimtab.federation.storage.roster import RosterFile
+from trimtab.federation.transport.flower.connections import Connections
 from trimtab.federation.transport.flower.guard import App, Guard
 from trimtab.federation.transport.flower.notices import Notices
 from trimtab.federation.transport.flower.server import run_superlink
-
-_BACKLOG = 256  # <= this many connections wait until they are accepted
 
 
 @dataclass(frozen=True)
@@ -46,24 +44,6 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """Return the first line that the process reads."""
         return asdict(self)
-
-
-def listen_at(listener: socket.socket) -> None:
-    """Listen at a port, so that who comes next need not wait until its connections are gone."""
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.listen(_BACKLOG)
-
-
-async def serve_guarded(
-    guard: Guard, listeners: Sequence[socket.socket], certificate: str, key: str
-) -> None:
-    """Serve the guard at these sockets until this task is cancelled."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    for listener in listeners:
-        listener.setblocking(False)
-    await asyncio.gather(*(guard.serve(listener, context) for listener in listeners))
 
 
 class _Told(logging.Handler):
@@ -100,8 +80,8 @@ def main() -> None:
 
 
 async def _serve(app: App, settings: Settings, told: _Told, flower: dict[str, Any]) -> None:
-    guard = Guard(app, settings.sites, settings.limit)
-    guard.notices = Notices(RosterFile(Path(settings.folder)).read)
+    notices = Notices(RosterFile(Path(settings.folder)).read)
+    guard = Guard(app, settings.sites, notices, settings.limit)
     listeners = [socket.socket(fileno=number) for number in settings.listeners]
     local = uvicorn.Server(
         uvicorn.Config(
@@ -121,7 +101,8 @@ async def _serve(app: App, settings: Settings, told: _Told, flower: dict[str, An
     threading.Thread(
         target=_listen_to_operator, args=(guard, told, loop, local), daemon=True
     ).start()
-    outside = serve_guarded(guard, listeners, settings.certificate, settings.key)
+    connections = Connections(guard.answer, guard.refusals)
+    outside = connections.serve(listeners, Path(settings.certificate), Path(settings.key))
     task = loop.create_task(outside)
     try:
         await local.serve()
