@@ -125,7 +125,10 @@ def shape_of(tree: ObjectTree) -> Shape:
     """Return the objects of a tree, each with its children."""
     shape, level = dict[str, tuple[str, ...]](), [tree]
     for _ in range(_DEEP):
-        shape |= {node.object_id: tuple(c.object_id for c in node.children) for node in level}
+        # Flower keeps children without an order.
+        shape |= {
+            node.object_id: tuple(sorted(c.object_id for c in node.children)) for node in level
+        }
         level = [child for node in level for child in node.children]
     if level:
         raise Unreadable(f"its objects are > {_DEEP} levels deep")
