@@ -112,6 +112,16 @@ def test_who_publishes_has_been_asked_and_holds_no_token():
     assert not any("permissions" in job for job in others)
 
 
+def test_the_site_is_published_from_main_alone():
+    (docs,) = [path for path in WORKFLOWS if path.name == "docs.yml"]
+    made, publish = (read(docs)["jobs"][name] for name in ("docs", "publish"))
+    assert publish["needs"] == "docs"
+    assert publish["if"] == "github.event_name == 'push'"
+    assert read(docs)["on"]["push"] == {"branches": ["main"]}
+    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
+    assert "permissions" not in made
+
+
 @pytest.mark.parametrize(
     "name",
     [

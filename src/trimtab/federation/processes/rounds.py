@@ -40,6 +40,7 @@ from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.inquiry import Terms
 from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
@@ -138,7 +139,7 @@ def _run(
 
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
         keys.follow()
-        if any(request["kind"] == "evaluate" for request in requests.values()):
+        if any(request["kind"] in ("statistics", "evaluate") for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
             least = min(job.min_sites, len(requests))
@@ -225,6 +226,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
         terms=terms_of(federation),
+        norms=Layers.of(problem),
     )
 
 

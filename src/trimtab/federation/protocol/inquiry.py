@@ -110,9 +110,12 @@ class Inquiry:
         members: Sequence[Member],
         arrays: dict[str, Tensor] | None = None,
         attempt: Attempt | None = None,
+        most: int | None = None,
         **facts: Any,
     ) -> Iterator[tuple[Member, Report]]:
         """Ask some sites, and go through their answers as they arrive, one for each at most.
+
+        The arrays of an answer have at most `most` bytes; None (default): as model and kind say.
 
         Late, doubled and foreign replies are dropped; who says what cannot be sits out.
         """
@@ -121,7 +124,8 @@ class Inquiry:
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
         common |= this_trimtab() | facts
         common |= {} if self.terms is None else self.terms.of(standing.members)
-        same, most = arrays or {}, _reply_bytes(standing, kind, facts)
+        same = arrays or {}
+        most = _reply_bytes(standing, kind, facts) if most is None else most
         requests = {m.name: Message(common | self._own(m, attempt), same, most) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
