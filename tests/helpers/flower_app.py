@@ -54,9 +54,10 @@ def main(grid, context):
     rounds, nodes = [], set()
 
     def evaluate(r, arrays):
+        nodes.update(grid.get_node_ids())
         while r == how["wait"] and len(nodes) < how["nodes"]:
-            nodes.update(grid.get_node_ids())
             time.sleep(0.2)
+            nodes.update(grid.get_node_ids())
         tags = {name: accepted.tag for name, accepted in strategy.accepted.items()}
         x = arrays.to_torch_state_dict()
         rounds.append({"x": x, "c": strategy.c, "tags": tags, "experiment": strategy.experiment})
