@@ -108,7 +108,7 @@ class Processes:
             *("--port", str(free_port()), "--node-config", f"partition-id={i} num-partitions=2"),
         )
 
-    def until(self, condition, *needed, seconds=280):
+    def until(self, condition, *needed, seconds=600):
         """Wait for a condition; fail, with all logs, if a process ends or the time is over."""
         end = time.monotonic() + seconds
         while not condition():
