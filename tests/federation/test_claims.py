@@ -14,9 +14,14 @@ from trimtab import FedNova, Scaffold
 from trimtab.federation.events import SiteReport
 from trimtab.federation.log import LOGGER, Lines, printable
 from trimtab.federation.message import Message, ReplyStatus, decode, encode
-from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
-from trimtab.federation.protocol.measured import is_reached
-from trimtab.federation.protocol.outliers import outliers
+from trimtab.federation.protocol.checks import (
+    NotBelieved,
+    Report,
+    is_reached,
+    outliers,
+    read_report,
+    shown,
+)
 from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS, ranges_of
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)

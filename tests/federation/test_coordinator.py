@@ -24,11 +24,11 @@ from trimtab.algorithms import registry
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message
 from trimtab.federation.protocol import commits, controls, coordinator, enrolment, inquiry
+from trimtab.federation.protocol.admission import Hello, enrolled
+from trimtab.federation.protocol.checks import goal_for, is_reached, mean_metrics
 from trimtab.federation.protocol.coordinator import Coordinator
-from trimtab.federation.protocol.enrolment import Hello, enrolled
-from trimtab.federation.protocol.inquiry import Attempt, Inquiry, RequestClock
-from trimtab.federation.protocol.measured import goal_for, is_reached, mean_metrics
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.requests import Attempt, Inquiry, RequestClock
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Member, Standing
 

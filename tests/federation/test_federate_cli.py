@@ -22,8 +22,8 @@ from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.setup.site import unpack
+from trimtab.federation.storage.files import read_sealed
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.seal import read_sealed
 
 GOOD = """
 import torch

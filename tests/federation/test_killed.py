@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.federation.storage.faults import POINTS
+from tests.helpers.killed_at import POINTS
 
 pytestmark = pytest.mark.federation
 

@@ -10,9 +10,9 @@ import torch
 from trimtab import FedAvg
 from trimtab.federation.message import Message
 from trimtab.federation.storage import files, journal, ledger
+from trimtab.federation.storage.files import Damaged
 from trimtab.federation.storage.journal import JOURNAL, append, read_all, read_lines
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.seal import Damaged
 
 
 def line(commit, **facts):
@@ -208,7 +208,7 @@ def test_a_crash_before_its_checkpoint_undoes_a_commit(begun, monkeypatch, place
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("trimtab.federation.storage.faults.point", die)
+        patch.setattr("trimtab.commit.durable.fault_point", die)
         with pytest.raises(KeyboardInterrupt):
             Ledger(folder).commit(first, "join", site="d")
     written = 1 if place == "before-journal" else 2

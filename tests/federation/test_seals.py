@@ -11,18 +11,18 @@ from safetensors.torch import load_file, save_file
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import Scaffold
 from trimtab._files import write_json
+from trimtab.commit import States
 from trimtab.federation.message import Message
 from trimtab.federation.storage import files, journal
-from trimtab.federation.storage.ledger import read_standing
-from trimtab.federation.storage.seal import (
+from trimtab.federation.storage.files import (
     Damaged,
     is_whole,
     read_sealed,
     sealed_line,
     write_sealed,
 )
-from trimtab.federation.storage.states import States
-from trimtab.federation.storage.summary import read_summary
+from trimtab.federation.storage.journal import read_summary
+from trimtab.federation.storage.ledger import read_standing
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 QUICK = settings(

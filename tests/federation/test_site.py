@@ -11,10 +11,10 @@ from tests.helpers.federation_in_process import Federation, quadratic, unsynced 
 from tests.helpers.two_exchanges import Server, twice  # noqa: F401
 from trimtab import Diverged, FedAvg, RichardsonRomberg, Scaffold, Supervised
 from trimtab.algorithms import registry
+from trimtab.commit import START
 from trimtab.federation.message import Message, ReplyStatus
 from trimtab.federation.protocol import site as site_module
 from trimtab.federation.protocol.site import Site
-from trimtab.federation.storage.states import START
 from trimtab.problems import paths
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)

@@ -25,7 +25,7 @@ from trimtab.federation.setup.job import read_job, resume_job, start_job
 from trimtab.federation.setup.operator import Federation, create
 from trimtab.federation.setup.site import unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
-from trimtab.federation.storage.summary import read_summary
+from trimtab.federation.storage.journal import read_summary
 from trimtab.problems.data.images import digits
 from trimtab.problems.data.tables import heart_disease
 from trimtab.problems.partition import by_label

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from trimtab.federation.protocol.inquiry import Terms
+from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import RosterFile

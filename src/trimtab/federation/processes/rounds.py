@@ -32,16 +32,16 @@ from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.pipe import receive
 from trimtab.federation.processes.roll import KeyChanges, terms_of
+from trimtab.federation.protocol.attempt import FederatedRound
+from trimtab.federation.protocol.checks import defined_metrics
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
-from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.server import SuperLink
-from trimtab.problems.metrics import ranges_of
 from trimtab.problems.problem import own_metric
 
 log = logging.getLogger("trimtab.federation.processes")
@@ -206,7 +206,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         seed=job.seed,
         target=job.target,
         metric=metric,
-        ranges=ranges_of(problem.metrics, metric),
+        ranges=defined_metrics(problem),
         min_sites=min(job.min_sites, len(known)),
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]

@@ -16,9 +16,8 @@ from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument, InUse
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import check_fields, check_name
-from trimtab.federation.storage.journal import read_all
-from trimtab.federation.storage.seal import read_sealed, write_sealed
-from trimtab.federation.storage.summary import CHECKPOINT, read_summary
+from trimtab.federation.storage.files import read_sealed, write_sealed
+from trimtab.federation.storage.journal import CHECKPOINT, JOURNAL, read_chain, read_summary
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -217,7 +216,7 @@ def check_checkpoint(folder: Path) -> None:
 
     A line is written before its checkpoint, so one line alone may be of a start that never was.
     """
-    if read_summary(folder) is None and any(line["commit"] > 1 for line in read_all(folder)):
+    if read_summary(folder) is None and len(read_chain(folder / JOURNAL)) > 1:
         raise ValueError(
             f"{folder} has a journal of rounds, but its {CHECKPOINT} is gone; restore it from a "
             "backup, or begin anew in another folder with `trimtab federate init`."

@@ -28,6 +28,7 @@ from trimtab.errors import BadArgument
 from trimtab.federation.setup.approval import problem_text
 from trimtab.federation.setup.job import state_of
 from trimtab.federation.setup.operator import Federation
+from trimtab.federation.storage.journal import rounds_of
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.federation.storage.policy import digest_of
 from trimtab.problems import saved
@@ -253,7 +254,7 @@ def save_model(
     for path in (weights, about):
         if path.exists():
             raise ValueError(f"{path} exists; pass another name.")
-    rounds = [line for line in read_journal(state, standing) if line["kind"] == "round"]
+    rounds = rounds_of(read_journal(state, standing))
     card = Card(
         data=federation.folder.name,
         algorithm=kind(standing.algorithm).name,

@@ -23,9 +23,9 @@ from trimtab._files import write_file, write_json
 from trimtab._version import __version__
 from trimtab.errors import BadArgument
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.files import read_sealed, sealed_text
 from trimtab.federation.storage.policy import approved_digest
 from trimtab.federation.storage.roster import REQUEST_DAYS
-from trimtab.federation.storage.seal import read_sealed, sealed_text
 
 if TYPE_CHECKING:
     from trimtab.federation.setup.problem_file import ProblemFile

@@ -14,8 +14,8 @@ from typing import Any
 
 from trimtab._files import Lock
 from trimtab.errors import BadArgument, InUse
+from trimtab.federation.storage.files import read_sealed, write_sealed
 from trimtab.federation.storage.keys import SITE_DAYS, expiry_warning, fingerprint
-from trimtab.federation.storage.seal import read_sealed, write_sealed
 
 FILE = "federation.json"
 OPTIONAL = {"leaving": list, "former": dict, "removed": list, "until": dict, "requests": dict}
