@@ -81,8 +81,13 @@ def test_options_are_what_they_were():
         "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
         "register": ["--readmit", "--replace"],
-        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
-        "resume": sorted([*run.split(), *watched]),
+        "server": sorted(
+            ["--algorithm", "--seed", "--keep", *hyper.split(), *run.split(), *watched]
+        ),
+        "resume": sorted(["--restart-controls", *run.split(), *watched]),
+        "rollback": ["--experiment", "--to"],
+        "readmit": [],
+        "site-log": ["--json"],
         "site": sorted(["--data", "--proxy", *watched]),
         "status": ["--experiment", "--json"],
         "audit": ["--bind", "--experiment", "--json"],

@@ -22,9 +22,10 @@ from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator import Federation, create
-from trimtab.federation.setup.site import unpack
+from trimtab.federation.setup.site import DRAWS, SERVERS_SEED, unpack
 from trimtab.federation.storage.files import read_sealed, write_sealed
 from trimtab.federation.storage.journal import rounds_of
+from trimtab.federation.storage.keys import write_secret
 from trimtab.federation.storage.ledger import read_journal, read_standing
 
 PROBLEM = '''\
@@ -140,7 +141,8 @@ class Whole:
             self.unpack(name, number)
 
     def unpack(self, name, number):
-        unpack(self.federation.archive(name), self.folder / "sites")
+        folder = unpack(self.federation.archive(name), self.folder / "sites")
+        write_secret(folder / DRAWS, SERVERS_SEED)  # for the replay in the simulator
         (self.folder / "data" / name).mkdir(parents=True)
         (self.folder / "data" / name / str(number)).mkdir()
 

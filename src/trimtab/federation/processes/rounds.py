@@ -167,6 +167,10 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     """Let sites in and out, as the operator's file says now."""
     roster = file.read()
     members = [member.name for member in coordinator.standing.members]
+    for name in set(roster.readmit) & set(members):
+        coordinator.readmit(name)
+        log.info(f"site {name} is asked again.")
+        file.readmitted(name)
     for name in roster.left(members):
         file.forget(name)  # A process was killed after the site had left and before this.
     leaving = [name for name in members if name in roster.leaving]
@@ -212,6 +216,7 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
         terms=terms_of(federation),
+        keep=job.keep,
     )
 
 

@@ -8,6 +8,7 @@ The server names experiments and branches, so they are counted together, for eac
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,8 @@ class Answers:
     def _log(self, line: dict[str, Any]) -> None:
         with writing(self.folder):
             durable.fault_point("site:before-sent")
-            entry = append(self.folder / SENT, line, self._head)
+            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            entry = append(self.folder / SENT, {"time": now} | line, self._head)
             durable.fault_point("site:after-sent")
         self._head = entry.digest
         self._count(entry.line)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import nan
+from statistics import median
 from typing import Any
 
 from torch import Tensor
@@ -158,7 +159,8 @@ class Cohort(ServerDraws):
                 norms[member.name] = {name: _norm(array) for name, array in reply.arrays.items()}
                 self.states[member.name] = reply.accepted
         last = {m.name: _of_exchange(m.norms, number) for m in self.alive}
-        for name, why in outliers(norms, self.scale, last).items():
+        first = _of_exchange(self.standing.first, number)
+        for name, why in outliers(norms, self.scale, last, first).items():
             self.reports.pop(name, None)
             del norms[name]
             self.refused.add(name)
@@ -168,19 +170,22 @@ class Cohort(ServerDraws):
             self.norms[name] = self.norms.get(name, {}) | kept
         return [member for member in self.alive if member.name in norms]
 
-    def members(self) -> tuple[Member, ...]:
-        """Return the members as they are after this round."""
+    def standing_after(self, server: State) -> Standing:
+        """Return the standing after this round."""
         names = {member.name for member in self.alive}
-        states = {n: self.states[n] for n in names} if self.plan.stateful else {}
+        states = {name: self.states[name] for name in names} if self.plan.stateful else {}
         sizes = {name: report.tested for name, report in self.reports.items()}
-        after = []
+        members, first = [], self.standing.first
         for m in self.standing.with_sizes(sizes).accepting(states):
             if m.name in names:
                 m = replace(m, norms=self.norms[m.name], refused=0)
             elif m.name in self.refused:
                 m = replace(m, refused=m.refused + 1)
-            after.append(m)
-        return tuple(after)
+            members.append(m)
+        if self.plan.stateful and not first:
+            own = [self.norms[name] for name in names]
+            first = {place: median(norms[place] for norms in own) for place in own[0]}
+        return replace(self.standing, server=server, members=tuple(members), r=self.r, first=first)
 
     def _sound(self, member: Member, reply: Report, exchange: Exchange) -> bool:
         """Return whether an upload and its report are valid; if not, the site sits out."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import median
 from sys import float_info
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -246,15 +247,18 @@ def outliers(
     norms: Mapping[str, Mapping[str, float]],
     scale: float,
     last: Mapping[str, Mapping[str, float]],
+    first: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the sites whose updates are refused for the norm of an array, and why.
 
     An array is refused above 10 times the median or the site's own last accepted norm, whichever is
-    larger, and always above 30 times the median.
+    larger, and always above 30 times the median. The first update of a site that joins has all of
+    its c_i in it, so it is compared with the first updates of the others.
 
     norms: the norm of each array, by site.
     scale: max(1, |x|).
-    last: the norms that were accepted from each site before; a site that is new has none.
+    last: the norms that were accepted from each site last; those of a new site are empty.
+    first: the median norms of first updates; default none.
 
     >>> outliers({"a": {"0": 1.0}, "b": {"0": 2.0}, "c": {"0": 25.0}}, 1.0, {"c": {"0": 2.0}})
     {'c': 'array 0 has norm 25, 12.5 times that of most sites'}
@@ -263,10 +267,12 @@ def outliers(
     if len(norms) < ENOUGH:
         return refused
     for place in next(iter(norms.values())):
-        usual = max(median(own[place] for own in norms.values()), ROUNDING * scale)
+        most = max(median(own[place] for own in norms.values()), ROUNDING * scale)
         for name, own in norms.items():
-            before = last.get(name, {}).get(place, 0.0)
-            if own[place] > min(ABOVE * max(usual, before), ALWAYS * usual):
+            before = last.get(name)
+            usual = most if before else max(most, first.get(place, 0.0))
+            limit = min(ABOVE * max(usual, (before or {}).get(place, 0.0)), ALWAYS * usual)
+            if own[place] > limit:
                 times = f"{own[place] / usual:.3g} times that of most sites"
                 refused.setdefault(name, f"array {place} has norm {own[place]:.3g}, {times}")
     return refused

@@ -209,7 +209,8 @@ def roll_back(folder: Path, R: int, keep: int) -> Standing:
     else:
         new = restarted(replace(now, **facts))
     ledger.commit(new, "rollback", **{"from": now.r})
-    return new
+    assert ledger.standing is not None
+    return ledger.standing
 
 
 def restart_controls(folder: Path, keep: int) -> Standing:
@@ -219,4 +220,4 @@ def restart_controls(folder: Path, keep: int) -> Standing:
         raise ValueError(f"{folder} holds no experiment; there are no controls to restart.")
     new = restarted(replace(ledger.standing, branch=ledger.standing.branch + 1))
     ledger.commit(new, "restart", sites=[])
-    return new
+    return ledger.standing

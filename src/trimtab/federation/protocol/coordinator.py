@@ -68,7 +68,8 @@ from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.protocol.requests import Ask, Inquiry, Seen, Terms
 from trimtab.federation.storage.files import CannotWrite, private_folder
-from trimtab.federation.storage.ledger import KEEP, Asked, Ledger, Member, Standing
+from trimtab.federation.storage.journal import KEEP
+from trimtab.federation.storage.ledger import Asked, Ledger, Member, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
@@ -184,6 +185,11 @@ class Coordinator:
             self._settle(partial(self._begin, ask))
         if self._ledger.ahead:
             self._settle(self._continue_journal)
+        if self.target is not None and not self.standing.testing:
+            raise ValueError(
+                f"target={self.target:g}, but no site has test data, without which none measures "
+                "anything; drop the target, or give one of them test data."
+            )
         reached = False
         while self.standing.r < self.R and not reached:
             cohort, done, pause = self._cohort(ask), None, True
@@ -251,7 +257,7 @@ class Coordinator:
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
-        new = replace(standing, server=server, members=cohort.members(), r=r)
+        new = cohort.standing_after(server)
         for member in new.members:
             if member.suspended and not standing.member(member.name).suspended:
                 log.warning(
@@ -353,12 +359,13 @@ class Coordinator:
             )
         new = controls.left(self.standing, self._inquiry(ask), name)
         self._decide(new, "leave", site=name, weights=new.p)
+        Spool(self.folder / "spool").delete()  # It may hold an update of the site.
 
     def readmit(self, name: str) -> None:
         """Ask a site again whose updates were refused too often."""
         self.standing.member(name)
         members = tuple(
-            replace(m, refused=0) if m.name == name else m for m in self.standing.members
+            replace(m, refused=0, norms={}) if m.name == name else m for m in self.standing.members
         )
         self._decide(replace(self.standing, members=members), "readmit", site=name)
 
@@ -440,6 +447,7 @@ class Coordinator:
         metrics = mean_metrics(list(reports.values()))
         reached = reached or is_reached(reports, self.target, self.metric, standing.testing)
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
+        Spool(self.folder / "spool").delete()
         self.outcome = Outcome(standing.r, reached, metrics)
         return None
 

@@ -28,7 +28,8 @@ from trimtab.federation.protocol.checks import (
     shown,
     whole,
 )
-from trimtab.federation.storage.ledger import KEEP, Member, Standing
+from trimtab.federation.storage.journal import KEEP
+from trimtab.federation.storage.ledger import Member, Standing
 
 log = logging.getLogger("trimtab.federation.protocol")
 

@@ -53,6 +53,7 @@ from trimtab.federation.protocol.policy import (
 )
 from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.storage.files import CannotWrite, private_folder, writing
+from trimtab.federation.storage.journal import MOST_KEPT
 from trimtab.federation.storage.policy import Policy
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
@@ -64,9 +65,8 @@ log = logging.getLogger("trimtab.federation.protocol")
 _WORD = re.compile(r"[0-9a-z]{1,40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 _DIGITS = 3  # A metric leaves the site with 3 significant digits.
-_KEEP = 100  # A server may have a site keep at most so many states.
 # Whole numbers of every request, and of one for work, are at most this.
-_NUMBERS = {"index": 1 << 53, "branch": 1 << 53, "commit": 1 << 53, "keep": _KEEP}
+_NUMBERS = {"index": 1 << 53, "branch": 1 << 53, "commit": 1 << 53, "keep": MOST_KEPT}
 _OF_WORK = {"exchange": 16, "r": 1 << 53, "seed": 1 << 64}
 
 

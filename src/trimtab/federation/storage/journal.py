@@ -20,6 +20,7 @@ from trimtab.federation.storage.files import KEY, Damaged, check_seal
 
 JOURNAL, SENT, CHECKPOINT = "journal.jsonl", "sent.jsonl", "checkpoint.safetensors"
 FORMAT = 2
+KEEP, MOST_KEPT = 10, 100  # commits that a rollback can go back by default, and at most
 _SUMMARY = "summary"
 _MOST = 100_000_000  # A head has at most this many bytes, as safetensors itself demands.
 _AT_THE_END = re.compile(rb', "sha256": "([0-9a-f]{64})"}$')

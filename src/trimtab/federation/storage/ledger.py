@@ -36,6 +36,7 @@ from trimtab.federation.storage.journal import (
     CHECKPOINT,
     FORMAT,
     JOURNAL,
+    KEEP,
     Entry,
     Summary,
     check_format,
@@ -47,7 +48,6 @@ from trimtab.problems.problem import normalised
 
 log = logging.getLogger("trimtab.federation.storage")
 
-KEEP = 10  # A rollback goes back at most this many commits, unless --keep says otherwise.
 SUSPENDED = 3  # A site whose updates were refused in 3 rounds in a row is asked no more.
 _ASKED = "asked.json"
 _FIRST = Accepted()  # of a client that was never accepted
@@ -95,6 +95,7 @@ class Standing:
     branch: int = 1  # A site answers each round of a branch once.
     head: str = ""  # the digest of the journal's last line
     numbers: int = 0  # how many sites there have ever been
+    first: Mapping[str, float] = field(default_factory=dict)  # median norms of first updates
 
     @property
     def p(self) -> dict[str, float]:
@@ -275,8 +276,8 @@ def read_standing(folder: Path, name: str = CHECKPOINT) -> Standing | None:
 
 
 def _message(standing: Standing) -> Message:
-    names = ("experiment", "seed", "weights", "commit", "r", "epoch", "branch", "head", "numbers")
-    facts = {name: getattr(standing, name) for name in names}
+    names = ("experiment", "seed", "weights", "commit", "r", "epoch", "branch", "head")
+    facts = {name: getattr(standing, name) for name in (*names, "numbers", "first")}
     facts |= {"format": FORMAT, "algorithm": registry.encode(standing.algorithm)}
     facts |= {"members": [asdict(member) for member in standing.members]}
     return Message(facts | standing.summary.to_header(), arrays_of(standing.server))
@@ -316,9 +317,13 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def delete(self) -> None:
+        """Forget all replies, and the folder."""
+        rmtree(self.folder, ignore_errors=True)
+
     def clear(self) -> None:
         """Forget all replies."""
-        rmtree(self.folder, ignore_errors=True)
+        self.delete()
         with writing(self.folder):
             self.folder.mkdir(mode=0o700)
 
