@@ -20,13 +20,13 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 BUDGET = {
     ".": (945, 7),
     "algorithms": (2132, 24),
-    "cli": (3036, 20),
+    "cli": (3125, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (5841, 25),
-    "federation": (9050, 68),
+    "federation": (9610, 68),
     "flower": (498, 3),
     "problems": (10010, 46),
     "report": (2789, 17),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 49_066  # lines
+TESTS = 49_600  # lines
 
 
 def files_of(folder):

@@ -187,6 +187,31 @@ class Cohort(ServerDraws):
             first = {place: median(norms[place] for norms in own) for place in own[0]}
         return replace(self.standing, server=server, members=tuple(members), r=self.r, first=first)
 
+    def result(self, server: State, seconds: float) -> FederatedRound:
+        """Return what this round leaves behind."""
+        return FederatedRound(
+            r=self.r,
+            x=server.x,
+            server=server,
+            cohort=tuple(member.name for member in self.alive),
+            bytes_down=self.bytes_down,
+            bytes_up=self.bytes_up,
+            seconds=seconds,
+            drift=self.drift,
+            cosine=self.cosine,
+            metrics=self.metrics,
+            sites=self.reports,
+            absent=dict(self.inquiry.absent),
+        )
+
+    @property
+    def without(self) -> str:
+        """What a log adds if updates were refused."""
+        if not self.refused:
+            return ""
+        names = ", ".join(sorted(self.refused))
+        return f" without {names}, whose update was refused: let it leave, or lower min_sites"
+
     def _sound(self, member: Member, reply: Report, exchange: Exchange) -> bool:
         """Return whether an upload and its report are valid; if not, the site sits out."""
         try:

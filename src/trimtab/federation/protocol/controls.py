@@ -197,7 +197,7 @@ def roll_back(folder: Path, R: int, keep: int) -> Standing:
         rounds = sorted(r for r in kept if r < now.r)
         raise ValueError(
             f"round {R} is not kept; {folder} has "
-            f"{', '.join(map(str, rounds)) or 'no earlier round'} (server --keep says how many)."
+            f"{', '.join(map(str, rounds)) or 'no earlier round'}."
         )
     then = read_standing(kept[R].parent, kept[R].name)
     assert then is not None

@@ -28,7 +28,7 @@ Presumed abort; the commit record is the server's checkpoint.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,16 +66,23 @@ from trimtab.federation.protocol.checks import (
 )
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Ask, Inquiry, Seen, Terms
+from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
 from trimtab.federation.storage.files import CannotWrite, private_folder
 from trimtab.federation.storage.journal import KEEP
-from trimtab.federation.storage.ledger import Asked, Ledger, Member, Spool, Standing
+from trimtab.federation.storage.ledger import (
+    SUSPENDED,
+    Asked,
+    Ledger,
+    Member,
+    Seen,
+    Spool,
+    Standing,
+)
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
-_JUMP = 100_000  # A site that claims a branch further ahead than this is not believed.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
 
 Weights = Literal["uniform", "samples"]
@@ -149,7 +156,7 @@ class Coordinator:
         self._lock = Lock(private_folder(folder))
         try:
             self._ledger = Ledger(folder, keep)
-            self._check_same(
+            self._ledger.check_same(
                 algorithm=encode(algorithm), sites=list(sites), weights=weights, seed=seed
             )
         except BaseException:
@@ -184,7 +191,7 @@ class Coordinator:
         while self._ledger.standing is None:
             self._settle(partial(self._begin, ask))
         if self._ledger.ahead:
-            self._settle(self._continue_journal)
+            self._settle(self._ledger.continue_journal)
         if self.target is not None and not self.standing.testing:
             raise ValueError(
                 f"target={self.target:g}, but no site has test data, without which none measures "
@@ -199,7 +206,7 @@ class Coordinator:
                 reached = True
             except OtherBroadcast:
                 why = f"round {cohort.r} is repeated with another broadcast"
-                self._settle(partial(self._open_branch, why))
+                self._settle(partial(self._ledger.open_branch, why))
                 pause = False
             except TooFew:
                 log.warning(
@@ -207,7 +214,7 @@ class Coordinator:
                     cohort.r,
                     len(cohort.alive),
                     self.min_sites,
-                    _without(cohort.refused),
+                    cohort.without,
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
@@ -215,16 +222,16 @@ class Coordinator:
             lost = cohort.inquiry.lost - self._forgetful()
             if lost:
                 self._settle(partial(self._recover, ask, lost))
-            if gaps := self._gaps(cohort.inquiry.seen):
-                self._settle(partial(self._note_gap, gaps))
+            if gaps := self._unknown(cohort.inquiry.seen):
+                self._settle(partial(self._ledger.note_gap, gaps))
             if done is not None:
                 yield done
             elif not reached and pause:
                 sleep(self.pause)
-        for last in range(_ENDS, 0, -1):
-            if self.outcome is None:
-                self._settle(partial(self._end, ask, reached, last == 1))
-        assert self.outcome is not None
+        tries = 0
+        while self.outcome is None:
+            tries += 1
+            self._settle(partial(self._end, ask, reached, tries >= _ENDS))
 
     @torch.no_grad()
     def _round(self, cohort: Cohort) -> FederatedRound:
@@ -239,33 +246,19 @@ class Coordinator:
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
             raise Diverged(standing.algorithm, r)
-        done = FederatedRound(
-            r=r,
-            x=server.x,
-            server=server,
-            cohort=tuple(member.name for member in cohort.alive),
-            bytes_down=cohort.bytes_down,
-            bytes_up=cohort.bytes_up,
-            seconds=perf_counter() - started,
-            drift=cohort.drift,
-            cosine=cohort.cosine,
-            metrics=cohort.metrics,
-            sites=cohort.reports,
-            absent=dict(cohort.inquiry.absent),
-        )
+        done = cohort.result(server, perf_counter() - started)
         facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
         new = cohort.standing_after(server)
-        for member in new.members:
-            if member.suspended and not standing.member(member.name).suspended:
-                log.warning(
-                    "site %s sits out from now on: its updates were refused in %d rounds in a row; "
-                    "readmit it with `trimtab federate readmit`, or let it leave",
-                    member.name,
-                    member.refused,
-                )
+        for name in set(new.summary.suspended) - set(standing.summary.suspended):
+            log.warning(
+                "site %s sits out from now on: its updates were refused in %d rounds in a row; "
+                "`trimtab federate readmit` or `leave`",
+                name,
+                SUSPENDED,
+            )
         self._ledger.commit(new, "round", **facts)
         return done
 
@@ -284,50 +277,12 @@ class Coordinator:
             refused=refused,
         )
 
-    # -- branches, and what sites were told of the journal
-
-    def _open_branch(self, why: str) -> None:
-        new = replace(self.standing, branch=self.standing.branch + 1)
-        self._ledger.commit(new, "branch", why=why)
-        log.info("branch %d begins: %s", new.branch, why)
-
-    def _continue_journal(self) -> None:
-        """Go on in a new branch from a checkpoint that is older than the journal."""
-        lines = self._ledger.ahead
-        branch = 1 + max(line["branch"] for line in self.journal)
-        self._ledger.commit(replace(self.standing, branch=branch), "gap", lines=lines)
-        log.warning(
-            "the checkpoint is %d commits older than the journal; branch %d begins", lines, branch
-        )
-
-    def _gaps(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Return what sites were told that is not in the journal; of each site, once.
-
-        A site that lies costs one line, and at most one branch, at each start of the server.
-        """
-        gaps = {}
-        for name, claim in seen.items():
-            if name in self._compared or not self._ledger.digests:
-                continue
-            same = self._ledger.digests.get(claim.commit, "") == claim.head
-            ancient = claim.commit < min(self._ledger.digests)
-            if not same and not ancient and claim.branch <= self.standing.branch + _JUMP:
-                gaps[name] = claim
-                self._compared.add(name)
+    def _unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Return what sites were told that is not in the journal; of each site once in a run."""
+        new = {name: claim for name, claim in seen.items() if name not in self._compared}
+        gaps = unknown_places(new, self._ledger.digests, self.standing.branch)
+        self._compared |= gaps.keys()
         return gaps
-
-    def _note_gap(self, gaps: Mapping[str, Seen]) -> None:
-        standing = self.standing
-        newest = max(claim.branch for claim in gaps.values())
-        branch = standing.branch if newest < standing.branch else newest + 1
-        told = {name: [c.branch, c.commit, c.head] for name, c in gaps.items()}
-        self._ledger.commit(replace(standing, branch=branch), "gap", sites=told)
-        log.warning(
-            "the journal lacks lines that %s know: it was changed, or the server was restored from "
-            "a backup; the journal notes it, and branch %d is used",
-            " and ".join(gaps),
-            branch,
-        )
 
     # -- before, between and after
 
@@ -421,10 +376,9 @@ class Coordinator:
             asked = Asked(standing.branch)
         own = digest(arrays)
         if asked.end not in ("", own):
-            self._open_branch("the model after the last round is another one")
-            return self._end(ask, reached, last)
-        if not asked.end:
-            self._ledger.ask(replace(asked, end=own))
+            self._ledger.open_branch("the model after the last round is another one")
+            standing, asked = self.standing, Asked(self.standing.branch)
+        self._ledger.ask(replace(asked, end=own))
         inquiry = self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
@@ -440,7 +394,7 @@ class Coordinator:
                 self.min_sites,
             )
             sleep(self.pause)
-            return None
+            return
         if inquiry.absent:
             without = "; ".join(f"{name}: {why}" for name, why in inquiry.absent.items())
             log.warning("the last metrics are without some sites (%s)", without)
@@ -449,7 +403,6 @@ class Coordinator:
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
         Spool(self.folder / "spool").delete()
         self.outcome = Outcome(standing.r, reached, metrics)
-        return None
 
     def _inquiry(self, ask: Ask) -> Inquiry:
         terms = None if self.terms is None else self.terms()
@@ -471,33 +424,6 @@ class Coordinator:
         except CannotWrite as error:
             log.error("%s; this is repeated", error)
             sleep(self.pause)
-
-    def _check_same(self, **settings: Any) -> None:
-        """Refuse to continue another experiment than the one in the folder."""
-        there = self._ledger.standing
-        if there is None:
-            return
-        known = {
-            "algorithm": encode(there.algorithm),
-            "sites": [member.name for member in there.members],
-            "weights": there.weights,
-            "seed": there.seed,
-        }
-        for name, value in settings.items():
-            if known[name] != value:
-                raise ValueError(
-                    f"{self.folder} holds an experiment with {name}={known[name]}, not {value}; "
-                    "resume it with its own settings, or begin another in another folder."
-                )
-
-
-def _without(refused: Collection[str]) -> str:
-    if not refused:
-        return ""
-    return (
-        f" without {', '.join(sorted(refused))}, whose update was refused: let it leave, or lower "
-        "min_sites"
-    )
 
 
 class LostState(ValueError):

@@ -29,7 +29,7 @@ from trimtab.federation.protocol.checks import (
     whole,
 )
 from trimtab.federation.storage.journal import KEEP
-from trimtab.federation.storage.ledger import Member, Standing
+from trimtab.federation.storage.ledger import Member, Seen, Standing
 
 log = logging.getLogger("trimtab.federation.protocol")
 
@@ -37,6 +37,7 @@ Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 """What the coordinator needs of a `transport.Transport`: its method `ask`."""
 
 MOST = 1 << 53  # Numbers of branches, commits and rounds are at most this.
+_JUMP = 100_000
 _HEAD = re.compile(r"[0-9a-f]{64}")
 
 
@@ -51,15 +52,6 @@ class Terms:
         """Return what a request says of them."""
         sites = {m.name: self.fingerprints.get(m.name, "") for m in members}
         return {"problem": self.problem, "sites": sites}
-
-
-@dataclass(frozen=True)
-class Seen:
-    """The last place of the journal that a site was told."""
-
-    branch: int
-    commit: int
-    head: str
 
 
 @dataclass
@@ -179,3 +171,21 @@ class Inquiry:
 def _line(text: Any) -> str:
     """Return what a site says as one line that a log can hold."""
     return printable(" ".join(str(text).split()), 400).rstrip(".")
+
+
+def unknown_places(
+    seen: Mapping[str, Seen], digests: Mapping[int, str], branch: int
+) -> dict[str, Seen]:
+    """Return the places that sites were told and that a journal does not have, by site.
+
+    digests: of the journal's lines, by commit.
+    branch: the server's branch; a site that claims one far ahead is not believed.
+    """
+    oldest = min(digests, default=MOST)
+    return {
+        name: place
+        for name, place in seen.items()
+        if digests.get(place.commit) != place.head
+        and place.commit >= oldest
+        and place.branch <= branch + _JUMP
+    }

@@ -148,6 +148,15 @@ class Asked:
     end: str = ""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The last place of the journal that a site was told."""
+
+    branch: int
+    commit: int
+    head: str
+
+
 class Ledger:
     """The server's folder."""
 
@@ -173,6 +182,56 @@ class Ledger:
             log.warning("%s: lines of the journal are missing", self.folder / JOURNAL)
         for entry in entries:
             self._note(entry)
+
+    # -- branches, and gaps in the journal
+
+    def open_branch(self, why: str) -> None:
+        """Commit the next branch, in which sites answer again."""
+        assert self.standing is not None
+        new = replace(self.standing, branch=self.standing.branch + 1)
+        self.commit(new, "branch", why=why)
+        log.info("branch %d begins: %s", new.branch, why)
+
+    def continue_journal(self) -> None:
+        """Go on in a new branch from a checkpoint that is older than the journal."""
+        assert self.standing is not None
+        lines, branch = self.ahead, 1 + max(line["branch"] for line in self.lines)
+        self.commit(replace(self.standing, branch=branch), "gap", lines=lines)
+        log.warning(
+            "the checkpoint is %d commits older than the journal; branch %d begins", lines, branch
+        )
+
+    def note_gap(self, gaps: Mapping[str, Seen]) -> None:
+        """Commit what sites were told and the journal does not have, in a new branch if needed."""
+        assert self.standing is not None
+        newest = max(place.branch for place in gaps.values())
+        branch = self.standing.branch if newest < self.standing.branch else newest + 1
+        told = {name: [place.branch, place.commit, place.head] for name, place in gaps.items()}
+        self.commit(replace(self.standing, branch=branch), "gap", sites=told)
+        log.warning(
+            "the journal lacks lines that %s know: it was changed, or the server was restored from "
+            "a backup; the journal notes it, and branch %d is used",
+            " and ".join(gaps),
+            branch,
+        )
+
+    def check_same(self, **settings: Any) -> None:
+        """Refuse to continue another experiment than the one in the folder."""
+        there = self.standing
+        if there is None:
+            return
+        known = {
+            "algorithm": registry.encode(there.algorithm),
+            "sites": [member.name for member in there.members],
+            "weights": there.weights,
+            "seed": there.seed,
+        }
+        for name, value in settings.items():
+            if known[name] != value:
+                raise ValueError(
+                    f"{self.folder} holds an experiment with {name}={known[name]}, not {value}; "
+                    "resume it with its own settings, or begin another in another folder."
+                )
 
     def commit(self, standing: Standing, kind: str, **facts: Any) -> None:
         """Make a new standing the one that counts; raise CannotWrite if it could not be written."""
