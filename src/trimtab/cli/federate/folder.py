@@ -97,10 +97,7 @@ def readmit(folder: Path, name: str) -> None:
 @click.option("--to", "R", type=int, required=True, help="The round to go back to.")
 @experiment_option
 def rollback(folder: Path, R: int, experiment: str | None) -> None:
-    """Go back to the model of an earlier round of the experiment in DIR.
-
-    The server must not run. Then continue with `trimtab federate resume`.
-    """
+    """Go back to the model of an earlier round of the experiment in DIR."""
     from trimtab._files import Lock
     from trimtab.federation.protocol.controls import roll_back
     from trimtab.federation.setup.job import resume_job, state_of

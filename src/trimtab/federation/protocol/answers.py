@@ -35,14 +35,14 @@ class _Experiment:
 
     branch, r: the branch and the round.
     exchanges: the identities of the requests that were answered in this round, by exchange.
-    end: that of the request to measure the last x of this branch.
+    end: those of the requests after the last round of this branch, by kind.
     seen: branch, commit and head of the server's journal at the last reply.
     """
 
     branch: int = 0
     r: int = 0
     exchanges: dict[int, str] = field(default_factory=dict)
-    end: str = ""
+    end: dict[str, str] = field(default_factory=dict)
     seen: tuple[int, int, str] | None = None
 
 
@@ -85,7 +85,7 @@ class Answers:
         """Return the reply to the same request, if it was answered; refuse another request."""
         known = self._experiments.get(request["experiment"], _Experiment())
         work = request["kind"] == "work"
-        before = known.end
+        before = known.end.get(request["kind"], "")
         if work:
             before = known.exchanges.get(request["exchange"], "") if request["r"] == known.r else ""
         if before not in ("", identity):
@@ -170,8 +170,8 @@ class Answers:
             if line["r"] != known.r:
                 known.r, known.exchanges = line["r"], {}
             known.exchanges[line["exchange"]] = line["identity"]
-        if line["kind"] == "evaluate":
-            known.end = line["identity"]
+        if line["kind"] in ("evaluate", "statistics"):
+            known.end[line["kind"]] = line["identity"]
         if "metrics" in line:
             self._spent["metrics", line["problem"]] += 1
         known.seen = line["branch"], line["commit"], line["head"]
@@ -188,8 +188,8 @@ class Answers:
 
     def _path(self, request: Message, exchange: int | None = None) -> Path:
         folder = self.folder / str(request["experiment"]) / "replies"
-        if request["kind"] == "evaluate":
-            return folder / f"{request['branch']}-end"
+        if request["kind"] != "work":
+            return folder / f"{request['branch']}-{request['kind']}"
         exchange = request["exchange"] if exchange is None else exchange
         return folder / f"{request['branch']}-{request['r']}-{exchange}"
 

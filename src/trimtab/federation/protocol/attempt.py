@@ -138,7 +138,7 @@ class Cohort(ServerDraws):
         """
         asked, place = self.ledger.asked(), (self.standing.branch, self.r)
         if (asked.branch, asked.r) != place:
-            end = asked.end if asked.branch == self.standing.branch else ""
+            end = asked.end if asked.branch == self.standing.branch else {}
             asked = Asked(*place, end=end)
         own = f"{where} {digest(arrays)}"
         if asked.exchanges.setdefault(str(number), own) != own:

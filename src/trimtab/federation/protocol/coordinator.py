@@ -67,17 +67,10 @@ from trimtab.federation.protocol.checks import (
 from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
+from trimtab.federation.protocol.statistics import Layers, save
 from trimtab.federation.storage.files import CannotWrite, private_folder
 from trimtab.federation.storage.journal import KEEP
-from trimtab.federation.storage.ledger import (
-    SUSPENDED,
-    Asked,
-    Ledger,
-    Member,
-    Seen,
-    Spool,
-    Standing,
-)
+from trimtab.federation.storage.ledger import SUSPENDED, Ledger, Member, Seen, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
@@ -135,6 +128,7 @@ class Coordinator:
         pause: float = 5.0,
         terms: Callable[[], Terms] | None = None,
         keep: int = KEEP,
+        norms: Layers | None = None,
     ) -> None:
         if len(set(sites)) != len(sites) or not sites:
             raise ValueError(f"sites={list(sites)}; pass distinct names, at least one.")
@@ -149,6 +143,7 @@ class Coordinator:
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.metric, self.ranges, self.terms, self.keep = metric, ranges, terms, keep
+        self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
         self.outcome: Outcome | None = None
         self._untold: dict[str, str] = {}
         self._compared: set[str] = set()  # sites whose place in the journal was looked at
@@ -370,15 +365,14 @@ class Coordinator:
     def _end(self, ask: Ask, reached: bool, last: bool) -> None:
         """Let the sites measure the last x; without enough of them they are asked again."""
         standing, reports = self.standing, dict[str, SiteReport]()
-        arrays = arrays_of(standing.server.x)
-        asked = self._ledger.asked()
-        if asked.branch != standing.branch:
-            asked = Asked(standing.branch)
-        own = digest(arrays)
-        if asked.end not in ("", own):
-            self._ledger.open_branch("the model after the last round is another one")
-            standing, asked = self.standing, Asked(self.standing.branch)
-        self._ledger.ask(replace(asked, end=own))
+        self._ledger.ask_end("statistics", digest({"0": standing.server.x}))
+        statistics = self.norms.gather(self._inquiry(ask), self.standing, self.min_sites)
+        if statistics is None and not last:
+            sleep(self.pause)
+            return
+        arrays = arrays_of((standing.server.x, *(statistics or {}).values()))
+        self._ledger.ask_end("evaluate", digest(arrays))
+        standing = self.standing
         inquiry = self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
@@ -400,6 +394,7 @@ class Coordinator:
             log.warning("the last metrics are without some sites (%s)", without)
         metrics = mean_metrics(list(reports.values()))
         reached = reached or is_reached(reports, self.target, self.metric, standing.testing)
+        save(self.folder, standing.r, statistics or {})
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
         Spool(self.folder / "spool").delete()
         self.outcome = Outcome(standing.r, reached, metrics)

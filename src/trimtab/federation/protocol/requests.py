@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trimtab.algorithms.registry import encode
 from trimtab.commit import START
+from trimtab.core import nbytes
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
@@ -28,6 +29,7 @@ from trimtab.federation.protocol.checks import (
     shown,
     whole,
 )
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage.journal import KEEP
 from trimtab.federation.storage.ledger import Member, Seen, Standing
 
@@ -83,10 +85,12 @@ class Inquiry:
         kind: str,
         members: Sequence[Member],
         arrays: dict[str, Tensor] | None = None,
+        most: int | None = None,
         **facts: Any,
     ) -> Iterator[tuple[Member, Report]]:
         """Ask some sites, and yield their answers as they arrive, one for each at most.
 
+        The arrays of an answer have at most `most` bytes; None (default): as model and kind say.
         Late, doubled and foreign replies are dropped; a site with an invalid reply sits out.
         """
         common = {"kind": kind, "tag": self.tag, "keep": self.keep}
@@ -94,7 +98,8 @@ class Inquiry:
         common |= {name: getattr(standing, name) for name in ("branch", "commit", "head")}
         common |= this_trimtab() | facts
         common |= {} if self.terms is None else self.terms.of(standing.members)
-        requests = {m.name: Message(common | self._own(m), arrays or {}) for m in members}
+        most = _reply_bytes(standing, kind, facts) if most is None else most
+        requests = {m.name: Message(common | self._own(m), arrays or {}, most) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
         self.absent |= dict.fromkeys(waiting, silent)
@@ -166,6 +171,15 @@ class Inquiry:
         if not isinstance(claim[2], str) or not _HEAD.fullmatch(claim[2]):
             raise NotBelieved(f"its line of the journal is {shown(claim[2])}, which is no digest")
         self.seen[name] = Seen(branch, commit, claim[2])
+
+
+def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int:
+    """Return how many bytes the arrays of a reply have: they follow from model and exchange."""
+    if kind not in ("work", "control"):
+        return 0
+    x = standing.server.x
+    like = plan(standing.algorithm, x.numel(), x.dtype)
+    return nbytes(like.exchanges[facts["exchange"]].upload if kind == "work" else like.client)
 
 
 def _line(text: Any) -> str:

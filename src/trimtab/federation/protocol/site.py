@@ -52,6 +52,7 @@ from trimtab.federation.protocol.policy import (
     limited,
 )
 from trimtab.federation.protocol.rehearsal import Plan, plan
+from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.storage.files import CannotWrite, private_folder, writing
 from trimtab.federation.storage.journal import MOST_KEPT
 from trimtab.federation.storage.policy import Policy
@@ -95,6 +96,7 @@ class Site:
         self._kinds: dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "work": self._work,
+            "statistics": self._statistics,
             "evaluate": self._evaluate,
             "control": self._control,
             "restore": self._restore,
@@ -189,13 +191,38 @@ class Site:
         return reply
 
     def _evaluate(self, request: Message) -> Message:
-        """Measure the model after the last round; once in a branch."""
+        """Measure the model after the last round, with the statistics of BatchNorm beside it."""
+        layers, arrays = Layers.of(self.problem), request.arrays
+        _check(
+            "the server's x", arrays, [self._vector(), *(layers.like() if len(arrays) > 1 else [])]
+        )
+
+        def measured() -> Message:
+            with layers.given(self.problem, arrays):
+                return _status(ReplyStatus.DONE, **self._measured(request, arrays["0"]))
+
+        return self._once(request, measured)
+
+    def _statistics(self, request: Message) -> Message:
+        """Send the moments of BatchNorm's layers at x on the training data."""
         _check("the server's x", request.arrays, [self._vector()])
+        problem = self.problem
+        if not isinstance(problem, Supervised):
+            raise Refusal("its problem has no layers.")
+        x, index = request.arrays["0"], request["index"]
+        return self._once(
+            request,
+            lambda: Message(
+                {"status": ReplyStatus.DONE}, Layers.of(problem).sent(problem, x, index)
+            ),
+        )
+
+    def _once(self, request: Message, answer: Callable[[], Message]) -> Message:
+        """Return the answer to a request that is answered once in a branch."""
         identity = identity_of(request, digest(request.arrays))
         reply = self._answers.stored(request, identity)
         if reply is None:
-            measured = self._measured(request, request.arrays["0"])
-            reply = _status(ReplyStatus.DONE, **measured)
+            reply = answer()
             self._answers.keep(request, identity, reply)
         return reply
 

@@ -25,10 +25,10 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.hyper import settings_of
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
+from trimtab.federation.protocol import statistics
 from trimtab.federation.setup.approval import problem_text
 from trimtab.federation.setup.job import state_of
 from trimtab.federation.setup.operator import Federation
-from trimtab.federation.storage.journal import rounds_of
 from trimtab.federation.storage.ledger import read_journal, read_standing
 from trimtab.federation.storage.policy import digest_of
 from trimtab.problems import saved
@@ -116,6 +116,7 @@ class ProblemFile:
         train, test = (_as(server.model.dtype, part) for part in tables)
         problem = self._problem([train] * MOST, test, batch)
         _ = problem.clients[0], problem.test  # read and checked now, not in the first round
+        problem.check_start()
         return problem
 
     def _of_table(self, part: Any, loss: Loss) -> Any:
@@ -168,12 +169,6 @@ class ProblemFile:
             collate=collate,
         )
         problem.metric, problem.columns = self.metric, self.columns
-        if problem.model.norms:
-            layer = next(iter(problem.model.norms))
-            raise ValueError(
-                f"layer '{layer}' in {self.path} is BatchNorm, whose running statistics "
-                "a federation does not pool yet; use GroupNorm, or freeze it with .eval()."
-            )
         return problem
 
     def _built(self) -> tuple[nn.Module, Any]:
@@ -260,20 +255,22 @@ def save_model(
     for path in (weights, about):
         if path.exists():
             raise ValueError(f"{path} exists; pass another name.")
-    rounds = rounds_of(read_journal(state, standing))
+    lines = read_journal(state, standing)
+    measured = [line for line in lines if line.get("metrics") and line["r"] <= standing.r]
     card = Card(
         data=federation.folder.name,
         algorithm=kind(standing.algorithm).name,
         settings=settings_of(standing.algorithm),
         seed=standing.seed,
         round=standing.r,
-        metrics=rounds[-1]["metrics"] if rounds else {},
+        metrics=measured[-1]["metrics"] if measured else {},
         measured_on="the data of the sites",
         clients=len(standing.members),
         d=problem.d,
     )
     names = {"weights": weights.name, "about": about.name}
-    saved.save_model(
-        weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
-    )
+    with statistics.saved(state, problem, standing.r):
+        saved.save_model(
+            weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
+        )
     return weights, standing.r

@@ -137,7 +137,7 @@ class Standing:
 
 @dataclass
 class Asked:
-    """The digests of what was sent in a branch: of each exchange of one round, and of the last x.
+    """The digests of what was sent in a branch: in each exchange of one round, and at the end.
 
     A site answers each of them once; what differs needs a new branch.
     """
@@ -145,7 +145,7 @@ class Asked:
     branch: int = 0
     r: int = 0
     exchanges: dict[str, str] = field(default_factory=dict)
-    end: str = ""
+    end: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,17 @@ class Ledger:
             log.warning("%s: lines of the journal are missing", self.folder / JOURNAL)
         for entry in entries:
             self._note(entry)
+
+    def ask_end(self, kind: str, own: str) -> None:
+        """Note what is about to be sent after the last round; in a new branch if it differs."""
+        assert self.standing is not None
+        asked = self.asked()
+        if asked.branch != self.standing.branch:
+            asked = Asked(self.standing.branch)
+        if asked.end.get(kind, own) != own:
+            self.open_branch("what the sites receive after the last round is another one")
+            asked = Asked(self.standing.branch)
+        self.ask(replace(asked, end={**asked.end, kind: own}))
 
     # -- branches, and gaps in the journal
 
