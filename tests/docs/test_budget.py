@@ -20,16 +20,16 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 BUDGET = {
     ".": (967, 7),
     "algorithms": (2132, 24),
-    "cli": (3039, 20),
+    "cli": (3120, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
     "diagnosis": (5841, 25),
-    "federation": (9329, 60),
+    "federation": (9877, 52),
     "flower": (498, 3),
     "problems": (10053, 46),
-    "report": (2789, 17),
+    "report": (2788, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
     "studies": (5301, 20),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 51_293  # lines
+TESTS = 51_719  # lines
 
 
 def files_of(folder):

@@ -26,7 +26,6 @@ FOLDERS = (
 )
 TO_COME = {
     "diagnosis.md",
-    "federation.md",
     "studies.md",
 }  # rewritten with their folders
 COVERED = [
