@@ -25,7 +25,7 @@ from trimtab import Diagnosis, Supervised, compare, diagnose
 from trimtab._files import write_json
 from trimtab._version import environment
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis.candidates import named
+from trimtab.diagnosis.rules import named
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCOUNT = ROOT / "results" / "account"

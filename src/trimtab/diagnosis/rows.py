@@ -82,6 +82,25 @@ class Variance:
 
 
 @dataclass(frozen=True)
+class ConfirmedRow:
+    """What an algorithm did on the problem, with the best settings found near the expected ones."""
+
+    algorithm: str
+    K: int
+    eta: float
+    rounds: int | None  # the median of the seeds; None if it did not reach the target
+    range: tuple[int, int] | None  # the fewest and the most of the seeds
+    limit: int  # the rounds that it had at most
+    expected: int | None  # the rounds that the model expected
+    complete: bool  # whether its search was not cut short
+    tried: int  # how many step sizes ran
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class TrialCurve:
     """What was tried on the problem: f after each round."""
 
