@@ -19,24 +19,24 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
     ".": (945, 7),
-    "algorithms": (2158, 24),
+    "algorithms": (2135, 24),
     "cli": (3050, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1426, 11),
     "diagnosis": (5320, 21),
-    "federation": (9044, 68),
-    "problems": (9612, 44),
-    "report": (2777, 17),
-    "simulation": (2260, 13),
-    "sklearn": (185, 1),
-    "studies": (5294, 20),
+    "federation": (9050, 68),
+    "problems": (10008, 46),
+    "report": (2789, 17),
+    "simulation": (2265, 13),
+    "sklearn": (222, 1),
+    "studies": (5296, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
-PAPERS = (9422, 35)
-TESTS = 46_971  # lines
+PAPERS = (9476, 36)
+TESTS = 48_139  # lines
 
 
 def files_of(folder):
