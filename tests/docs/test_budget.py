@@ -25,18 +25,18 @@ BUDGET = {
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1426, 11),
-    "diagnosis": (5320, 21),
+    "diagnosis": (5290, 21),
     "federation": (9050, 68),
     "problems": (10008, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5296, 20),
+    "studies": (5306, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 48_139  # lines
+TESTS = 48_160  # lines
 
 
 def files_of(folder):
@@ -118,7 +118,7 @@ def test_no_modules_import_each_other_in_a_cycle():
 
 WORTH_A_FILE = 150  # lines; a shorter module needs two importers
 # Folders whose modules were merged; the others follow with their redesigns.
-DONE = ("cluster", "compute", "core", "problems", "report", "simulation", "testing")
+DONE = ("cluster", "compute", "core", "diagnosis", "problems", "report", "simulation", "testing")
 SHORT = {  # with the reason
     "trimtab.cluster.actor": "an actor must not load torch before it has chosen instruction sets",
     "trimtab.compute.lazy_rows": "lazy.py would be too long with it",

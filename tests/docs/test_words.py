@@ -16,6 +16,7 @@ FOLDERS = (
         "cluster",
         "compute",
         "core",
+        "diagnosis",
         "problems",
         "report",
         "simulation",
@@ -24,7 +25,6 @@ FOLDERS = (
     ),
 )
 TO_COME = {
-    "diagnosis.md",
     "federation.md",
     "studies.md",
 }  # rewritten with their folders

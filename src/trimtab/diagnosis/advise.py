@@ -3,15 +3,14 @@
 1. If two algorithms did not run for a few rounds each, there is no advice.
 2. If some algorithm reached the wanted f - f*, the rules of `compare` choose: among those within
    1.2 times the fewest rounds, one without client states, then the simplest.
-3. If none did, the one that came nearest is named, and nobody is asked to use it; if none came a
-   tenth of the way, there is no advice.
+3. If none did, the one that came nearest is named without an imperative; if none came a tenth of
+   the way, there is no advice.
 
 The model decides only what is tried. So the headline never contradicts the rounds beside it.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from trimtab.algorithms.registry import kind
 from trimtab.diagnosis.confirm import Confirmed
@@ -44,10 +43,6 @@ class Gain:
     factor: Estimate
     eps: float
     at_least: bool  # whether the other did not get there at all in the rounds it had
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
 
 
 def _flat(case: Case, best: Vector, out_of_time: OutOfTime) -> bool:
-    """Tell whether the Hessian vanishes on the way from the start to the best point."""
+    """Return whether the Hessian vanishes on the way from the start to the best point."""
     start, end = (optimum.steepest(case.panel, x, case.seed, out_of_time) for x in (case.x0, best))
     return end < RULES.vanished * start
 

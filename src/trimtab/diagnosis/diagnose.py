@@ -1,55 +1,123 @@
-"""Diagnose a problem in four parts: measure, predict, confirm, explain."""
+"""Diagnose a problem in four parts: measure, predict, confirm, explain.
 
-from collections.abc import Generator, Sequence
+Each stage writes what it found to the folder, so that a diagnosis can be resumed after it.
+"""
+
+import pickle
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from trimtab._files import Lock
+from trimtab._files import Lock, atomic_write
 from trimtab.algorithms.registry import kind
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis import intervals, measure, stages, theory
+from trimtab.diagnosis import measure, stages
 from trimtab.diagnosis import panel as panels
-from trimtab.diagnosis.advise import Advice, confidence, decide, headline, rounds_of
+from trimtab.diagnosis.advise import Choice
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
+from trimtab.diagnosis.compose import composed
 from trimtab.diagnosis.confirm import Confirmed
-from trimtab.diagnosis.diagnosis import (
-    Diagnosis,
-    Evidence,
-    Forecast,
-    Recommendation,
-    Scalars,
-    Sentences,
-    Setting,
-    Tables,
-)
-from trimtab.diagnosis.differences import FirstFacts
-from trimtab.diagnosis.hessians import Hessians
-from trimtab.diagnosis.intervals import Estimate
-from trimtab.diagnosis.rows import ConfirmedRow, TrialCurve
-from trimtab.diagnosis.rules import CROSS_DEVICE, RULES, USUAL
-from trimtab.diagnosis.sections import gradients_sentence, hessians_sentence
+from trimtab.diagnosis.diagnosis import Diagnosis
+from trimtab.diagnosis.differences import Difference, Differences, Early, FirstFacts
+from trimtab.diagnosis.hessians import Hessians, HessiansSeen
+from trimtab.diagnosis.intervals import Draws, Estimate
+from trimtab.diagnosis.measure import BatchNoise, Gradients, Restricted, Sampled
+from trimtab.diagnosis.model import QuadraticModel
+from trimtab.diagnosis.predict import Predicted
+from trimtab.diagnosis.rules import CROSS_DEVICE, USUAL
 from trimtab.diagnosis.stages import Measured, Modelled
-from trimtab.diagnosis.store import Store
-from trimtab.diagnosis.theory import Law
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
 from trimtab.problems.identity import hashed_tensors
 from trimtab.problems.loading import load_problem
-from trimtab.problems.metrics import LOSS
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.simulation.executors import choose
-from trimtab.studies.entry import Entry
+from trimtab.studies.entry import Candidate, Entry, SeedRun
+from trimtab.studies.fragility import Again
+from trimtab.studies.goal import Cost, Goal
+from trimtab.studies.record import RoundLine, open_folder
+from trimtab.studies.space import Expected
 
 Events = Generator[Progress | FirstFacts, None, Diagnosis]
+
+
+# -- finished stages
+
+# Only these classes, tensors and plain values are read from a file.
+CLASSES: list[Any] = [
+    *(Choice, Confirmed, Difference, Differences, Early, Hessians, HessiansSeen, Draws, Estimate),
+    *(BatchNoise, Gradients, Restricted, Sampled, QuadraticModel, Predicted, Modelled, Metric),
+    *(Candidate, Entry, SeedRun, Again, Cost, Goal, RoundLine, Expected),
+]
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class Store:
+    """The finished stages of a diagnosis; with folder None, nothing is kept."""
+
+    def __init__(
+        self, folder: Path | None, settings: dict[str, Any], problem: Problem, resume: bool
+    ) -> None:
+        self.folder = folder
+        self.resumes = folder is not None and open_folder(
+            folder / "stages.json", "diagnosis", settings, problem, resume
+        )
+
+    def run(self, name: str, case: Case, work: Generator[E, None, R]) -> Generator[E, None, R]:
+        """Run a stage that changes the case, or return what an earlier process kept of it."""
+        path = None if self.folder is None else self.folder / f"{name}.pt"
+        if self.resumes and path is not None and path.exists():
+            work.close()
+            value: R
+            value, state = _read(path)
+            case.restore(state)
+            return value
+        self.resumes = False  # The stages after this one rest on it.
+        value = yield from work
+        if path is not None:
+            _write(path, (value, case.state()))
+        return value
+
+    def keep(self, name: str, made: Callable[[], R]) -> R:
+        """Return what an earlier process kept, else make and keep it."""
+        path = None if self.folder is None else self.folder / f"{name}.pt"
+        if self.resumes and path is not None and path.exists():
+            value: R = _read(path)
+            return value
+        self.resumes = False
+        value = made()
+        if path is not None:
+            _write(path, value)
+        return value
+
+
+def _write(path: Path, value: Any) -> None:
+    with atomic_write(path) as part:
+        torch.save(value, part)
+
+
+def _read(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(CLASSES):
+            return torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        raise ValueError(f"{path} cannot be read; delete it, and its stage runs again.") from None
+
+
+# -- the stages
 
 
 @task
@@ -134,224 +202,6 @@ def _stages(case: Case, names: Sequence[str], store: Store) -> Events:
     return composed(case, measured, modelled, confirmed)
 
 
-# -- put together
-
-
-def composed(case: Case, measured: Measured, modelled: Modelled, confirmed: Confirmed) -> Diagnosis:
-    """Put together what was measured, what follows from it, and what is advised."""
-    advice = decide(confirmed, case.least, case.eps)
-    here, hessians, choice = measured.here, measured.hessians, advice.choice
-    at = _constants(case, measured)
-    eta, K = (None, 1) if choice is None else (choice.eta, choice.K)
-    law = theory.stationary(
-        case, here, hessians, modelled.model, modelled.pull, eta, K, at, stages.BIAS
-    )
-    drift = theory.drift(case, eta, K, modelled.pull)
-    errors, found = _intervals(case, measured, modelled, law, drift, eta, K, at)
-    clients = case.panel.clients
-    symmetric = case.panel.problem.symmetric
-    return Diagnosis(
-        setting=Setting(case.problem.N, case.problem.d, case.S, case.eps, case.cross_device),
-        scalars=Scalars(
-            G=here.G,
-            B=measured.points.B,
-            delta=hessians.delta,
-            L=hessians.L,
-            mu=hessians.mu,
-            sigma=measured.noise.sigma,
-            zeta=here.zeta,
-            second=hessians.second,
-            weak=hessians.weak,
-            drift=drift,
-            norm=hessians.norm,
-            least=case.least,
-        ),
-        evidence=Evidence(
-            where=case.where,
-            optimum=case.optimum,
-            errors=errors,
-            bounds=_bounds(hessians, all_clients=not case.some_clients),
-            rough=hessians.rough,
-            measured_on=sum(hessians.measured),
-            intervals=found,
-        ),
-        tables=Tables(
-            points=measured.points.rows,
-            clients=stages.of_clients(case.panel, here, hessians),
-            differences=measured.early.differences,
-            spectra={clients[i]: values for i, values in hessians.spectra.items()},
-        ),
-        forecast=Forecast(
-            rates=theory.rates(at, K) if at is not None and symmetric else {},
-            convexity=_convexity(at, symmetric=symmetric),
-            knee=theory.knees(at) if at is not None and symmetric else None,
-            bias=law.bias,
-            bias_by_K=theory.by_K(law.bias, modelled.model, eta, K),
-            variance=law.variance,
-            predicted=modelled.predicted,
-        ),
-        recommendation=_recommendation(case, advice, confirmed),
-        sentences=_sentences(case, measured, law, confirmed, advice),
-        cut=case.budget.cut,
-        seconds=case.budget.spent,
-    )
-
-
-def _convexity(at: theory.Constants | None, *, symmetric: bool) -> str:
-    if not symmetric:
-        return theory.NO_GRADIENTS
-    return "not known" if at is None else at.convexity
-
-
-def _intervals(
-    case: Case,
-    measured: Measured,
-    modelled: Modelled,
-    law: Law,
-    drift: float,
-    eta: float | None,
-    K: int,
-    at: theory.Constants | None,
-) -> tuple[dict[str, float], dict[str, Estimate]]:
-    """Return standard errors, and the interval of every number, measured or derived."""
-    points, left = measured.points, measured.left(case)
-    there = left is not None or case.panel.problem.x_star is not None
-    point = case.where if there else f"{case.where}, f = {case.panel.loss(case.best):.4g}"
-    draws = measured.early.draws
-    sample = intervals.at_point(
-        point,
-        case.best,
-        draws,
-        case.panel.p,
-        measured.here,
-        measured.hessians,
-        measured.noise,
-        points.differences,
-        points.B,
-        left,
-    )
-    numbers = sample.estimates()
-    rates_hold = at if case.panel.problem.symmetric else None
-    numbers |= theory.of_theory(sample, rates_hold, K)
-    if eta is not None:
-        numbers |= theory.of_bias(sample, draws, law.bias, drift, modelled.model, eta, K)
-    finite = {name: one for name, one in numbers.items() if isfinite(one.value)}
-    return sample.errors, finite
-
-
-def _bounds(hessians: Hessians, *, all_clients: bool) -> dict[str, str]:
-    """Return which numbers are bounds only: those of some clients, or of a process cut short."""
-    bounds: dict[str, str] = {}
-    if not (hessians.exact and all_clients):
-        bounds |= {"L": "at least", "delta": "at least"}
-    if not hessians.mu_exact:
-        bounds["mu"] = "at most"
-    values = {"L": hessians.L, "delta": hessians.delta, "mu": hessians.mu}
-    return {name: bound for name, bound in bounds.items() if isfinite(values[name])}
-
-
-def _recommendation(case: Case, advice: Advice, confirmed: Confirmed) -> Recommendation:
-    choice = advice.choice
-    each = list(zip(confirmed.entries, confirmed.expected, confirmed.R, strict=True))
-    rows = [
-        ConfirmedRow(
-            algorithm=entry.name,
-            K=entry.settings.get("K", 1),
-            eta=entry.settings[entry.step],
-            rounds=None if entry.failed else entry.rounds,
-            range=entry.range,
-            limit=limit,
-            expected=one.rounds,
-            complete=entry.complete,
-            tried=len(entry.searched),
-        )
-        for entry, one, limit in each
-    ]
-    trials = [
-        TrialCurve(row.algorithm, row.K, row.eta, tuple(_losses(entry)))
-        for row, (entry, _, _) in zip(rows, each, strict=True)
-    ]
-    return Recommendation(
-        advice=headline(advice, case.eps),
-        saving=rounds_of(confirmed),
-        verdict=advice.verdict,
-        algorithm=None if choice is None else choice.algorithm,
-        K=None if choice is None else choice.K,
-        eta_l=None if choice is None else choice.eta,
-        eta_g=None if choice is None else 1.0,
-        why_not=advice.why_not,
-        confirmed=tuple(rows),
-        trials=tuple(trial for trial in trials if trial.losses),
-        f_start=confirmed.f_start,
-        gain=advice.gain,
-    )
-
-
-def _losses(entry: Entry) -> list[float]:
-    losses = [line.metrics[LOSS.name] for line in entry.curve]
-    return [inf if loss is None else loss for loss in losses]
-
-
-def _sentences(
-    case: Case, measured: Measured, law: Law, confirmed: Confirmed, advice: Advice
-) -> Sentences:
-    """Return why, in three sentences, and how sure that is."""
-    here, hessians = measured.here, measured.hessians
-    start = measured.points.rows[0]
-    K = None if advice.choice is None else advice.choice.K
-    reasons = [
-        gradients_sentence(start.zeta, start.gradient, here.zeta, case.where, law.bias.limit, K),
-        hessians_sentence(hessians.delta, hessians.L, K, rough=hessians.rough),
-        rounds_of(confirmed),
-    ]
-    whole = case.panel.problem is case.problem
-    exact = case.quadratic and case.S == case.problem.N and measured.noise.sigma == 0
-    return Sentences(
-        reasons=[sentence for sentence in reasons if sentence],
-        sure=confidence(advice, exact=exact, measured=case.optimum and whole),
-        doubts=[*case.doubts, *_doubts(case, measured), *advice.doubts],
-    )
-
-
-def _doubts(case: Case, measured: Measured) -> list[str]:
-    """Return what of the measured numbers leaves the advice open."""
-    doubts, hessians, change = [], measured.hessians, measured.change
-    if case.panel.thinned is not None:
-        doubts.append("Only some of the data were measured, and the runs used those alone.")
-    elif case.some_clients:
-        doubts.append("Only some of the clients were measured, and the runs used those alone.")
-    if isfinite(change) and change > RULES.change:
-        doubts.append(
-            f"Curvature changes by a factor of {change:.2g} between start and end, so rounds on "
-            "one quadratic model are rough."
-        )
-    if hessians.mu < -RULES.flat * hessians.L:
-        doubts.append("f is not convex here; the model is shifted until it has a minimum.")
-    return doubts
-
-
-def _constants(case: Case, measured: Measured) -> theory.Constants | None:
-    """Return what the rates of theory depend on; None if not all of it was measured."""
-    hessians, B, sigma = measured.hessians, measured.points.B, measured.noise.sigma
-    needed = (hessians.delta, hessians.mu, B, sigma)
-    if hessians.rough or not all(map(isfinite, needed)) or not hessians.L > 0:
-        return None
-    constants = theory.Constants(
-        L=hessians.L,
-        mu=0.0 if hessians.mu_may_be_zero else hessians.mu,
-        delta=hessians.delta,
-        G=measured.here.G,
-        B=B,
-        sigma=sigma,
-        N=case.problem.N,
-        S=case.S,
-        eps=case.eps,
-        D=float((case.start - case.best).norm()),
-        F=max(case.f0 - case.least, case.eps),
-    )
-    return constants if constants.usable else None
-
-
 # -- what was asked
 
 
@@ -372,7 +222,7 @@ def _names(algorithms: Sequence[str] | None, cross_device: bool) -> list[str]:
 def _checked_size(
     problem: Problem, S: int | float | None, eps: float | None, minutes: float
 ) -> int:
-    """Return how many clients a round has; refuse what nobody can diagnose."""
+    """Return how many clients a round has; refuse a problem or arguments without one."""
     if problem.N < 2:
         raise ValueError(
             f"the problem has N={problem.N} client, and a diagnosis compares clients with each "

@@ -193,10 +193,11 @@ OWNERS = {field.name: part for part, kind in PARTS.items() for field in fields(k
 
 
 def _as_json(value: Any) -> Any:
-    """Return rows by their fields."""
+    """Return rows by their fields, or as they write themselves."""
     if is_dataclass(value):
         row: Any = value
-        return row.to_json()
+        own = {field.name: _as_json(getattr(row, field.name)) for field in fields(row)}
+        return row.to_json() if "to_json" in dir(row) else own
     if isinstance(value, tuple):
         return [_as_json(each) for each in value]
     if isinstance(value, dict):

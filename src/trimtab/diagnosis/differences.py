@@ -73,7 +73,7 @@ class Differences:
         """How clients differ, the clearest first."""
         found = sorted((kind for kind in self.kinds if kind.found), key=lambda k: -k.strength)
         if not self.kinds:
-            return "How the clients' data differ cannot be told: there are no samples to look at."
+            return "How the clients' data differ is unknown: there are no samples to look at."
         if not found:
             looked = ", ".join(kind.what for kind in self.kinds)
             return f"The clients' data do not differ by more than chance ({looked})."

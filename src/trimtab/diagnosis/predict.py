@@ -7,11 +7,10 @@ algorithm is simulated once for each step size, while there is time.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import ceil, floor, inf, log2, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,10 +38,6 @@ class Predicted:
     eta: float | None  # the smallest step size that is about as good as the best
     gap: float  # the least f - f* over the step sizes, as a share of the start's
     ran: int = 0  # the rounds that were run
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 class SideBySide(Problem):

@@ -5,6 +5,7 @@ what each means, then theory. Every sentence is made of the numbers that are sho
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -296,7 +297,7 @@ def _long_run(diagnosis: "Diagnosis") -> list[str]:
         )
     if bias.scaffold is not None:
         rows.append(f"SCAFFOLD's bias: {bias.scaffold:.2g} (noise only).")
-    for name, trace in diagnosis.variance.to_json().items():
+    for name, trace in asdict(diagnosis.variance).items():
         if trace is not None:
             rows.append(f"{named(name)}'s stationary variance (trace): {trace:.3g}.")
     return rows

@@ -64,7 +64,7 @@ class Constants:
 
     @property
     def usable(self) -> bool:
-        """Whether rates can be computed: where f falls for ever, F and B grow without bound.
+        """Whether rates can be computed: where f falls without end, F and B grow without bound.
 
         >>> Constants(L=1, mu=-1, delta=1, G=1, B=1e200, sigma=0, N=2, S=2, eps=1).usable
         False
