@@ -17,6 +17,7 @@ FOLDERS = (
         "compute",
         "core",
         "diagnosis",
+        "flower",
         "problems",
         "report",
         "simulation",
