@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 50_620  # lines
+TESTS = 50634  # lines
 
 
 def files_of(folder):
