@@ -16,6 +16,7 @@ FOLDERS = (
         "cluster",
         "compute",
         "core",
+        "diagnosis",
         "flower",
         "problems",
         "report",
@@ -25,7 +26,6 @@ FOLDERS = (
     ),
 )
 TO_COME = {
-    "diagnosis.md",
     "studies.md",
 }  # rewritten with their folders
 COVERED = [

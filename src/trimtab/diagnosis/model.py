@@ -1,9 +1,8 @@
-"""A small quadratic model of the problem, on which every algorithm and K can be tried at once.
+"""A small quadratic model of the problem, on which `predict` runs the algorithms.
 
 f_i is replaced by the quadratic with the gradient it has at x* and the Hessian it has on the way
 there, in the few directions that matter: those of the start's error under the Hessian, of the
-clients' gradients, and of FedAvg's bias. K local steps on a quadratic are one matrix, so a round
-(model_rounds) costs next to nothing.
+clients' gradients, and of FedAvg's bias.
 """
 
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
+from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.measure import noise_samples
 from trimtab.diagnosis.panel import Panel, weighted
 from trimtab.diagnosis.rules import RULES
@@ -46,9 +46,14 @@ class QuadraticModel:
         return replace(self, p=p, b=b)
 
     @property
+    def A(self) -> Tensor:
+        """The Hessians, of shape (N, m, m)."""
+        return torch.einsum("nij,nj,nkj->nik", self.U, self.a, self.U)
+
+    @property
     def H(self) -> Tensor:
         """The mean Hessian."""
-        return weighted(self.p, torch.einsum("nij,nj,nkj->nik", self.U, self.a, self.U))
+        return weighted(self.p, self.A)
 
 
 def basis(
@@ -86,30 +91,32 @@ def basis(
 
 
 def build(
-    panel: Panel,
-    points: Sequence[Vector],
-    error: Vector,
-    rows: Tensor,
-    Q: Tensor,
-    out_of_time: OutOfTime,
+    case: Case, moved: Tensor, pull: Vector, noisy: bool, until: tuple[float, float]
 ) -> QuadraticModel | None:
-    """Return the model of the problem in the directions Q; None if there was no time.
+    """Return the quadratic model; None if there is no time for it.
 
-    The Hessians are means over the points. rows: the clients' gradients at x*. There is no noise
-    yet; `noise_in` tells how much there should be.
+    moved: grad f_i - grad f of each client. pull: the direction of FedAvg's bias. noisy: whether
+    mini-batches have noise. until: the shares of the time at which the directions and the Hessians
+    have to be there.
     """
-    A = _mean_hessians(panel, points, Q, out_of_time)
+    panel, budget, best = case.panel, case.budget, case.best
+    error, A = case.start - best, None
+    if not budget.out_of_time(until[0]):
+        Q = basis(panel, best, error, moved, pull, budget.until(until[0]))
+        on_the_way = [best] if case.quadratic else [best, case.x0, (case.x0 + best) / 2]
+        A = _mean_hessians(panel, on_the_way, Q, budget.until(until[1]))
     if A is None:
+        budget.note("There was no time for the quadratic model.")
         return None
     a, U = torch.linalg.eigh(_with_minimum(A, panel.p))
-    pulls = (rows - weighted(panel.p, rows)) @ Q.T
+    pulls = (moved - weighted(panel.p, moved)) @ Q.T
     return QuadraticModel(
         p=panel.p,
         a=a,
         U=U,
         b=-pulls.cpu().double(),
         start=(Q @ error).cpu().double(),
-        sigma=0.0,
+        sigma=noise_in(panel, best, Q, case.seed) if noisy else 0.0,
         steps=panel.steps_in_a_pass,
     )
 
