@@ -283,8 +283,8 @@ def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file, capfd):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ({"problem": pair(1.0)}, "jobs=2 needs a problem that other processes can make too; pass"),
-        ({"available": lambda r: [0, 1]}, "pass the path of a CSV as available, or jobs=1"),
+        ({"problem": pair(1.0)}, "jobs needs a problem that other processes can make too; pass"),
+        ({"available": lambda r: [0, 1]}, "pass the path of a CSV as available, or drop jobs."),
         ({"algorithms": [type("Own", (FedAvg,), {})]}, "pass their names or file.py:Class"),
         ({"jobs": 0}, "jobs=0; pass a number of processes >= 1"),
     ],
@@ -334,7 +334,7 @@ def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file, alone)
     late = {"minutes": 1e-6, "jobs": 2, "out": tmp_path / "late"}
     cut = asked(file, **words | late).result()
     assert not cut.about.complete
-    assert any("lack of time" in what for e in cut.entries for what in e.not_run)
+    assert any("the time ran out" in what for e in cut.entries for what in e.not_run)
     done = asked(file, **words | late | {"minutes": None, "jobs": 1, "resume": True}).result()
     assert done.about.complete
     asked(file, **words, out=tmp_path / "whole").result()

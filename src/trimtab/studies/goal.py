@@ -254,7 +254,7 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
             "round's record; give the metric another name."
         )
     check_target(target, metric, problem.least_loss)
-    return Goal(metric, target)
+    return Goal(metric, None if target is None else float(target))
 
 
 def check_target(target: float | None, metric: Metric, least_loss: float = -inf) -> None:

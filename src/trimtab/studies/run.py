@@ -139,7 +139,7 @@ def run(
             split=measured.split,
             tested_on=measured.tested_on,
             seeds=(seed,),
-            notes=tuple(problem_notes(problem, goal.metric)),
+            notes=(*problem_notes(problem, goal.metric), *_rising_loss(trial, result, measured)),
         )
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
@@ -232,6 +232,22 @@ def _selected_on(measured: HeldOutProblem) -> SelectedOn:
         return "validation"
     # Only a problem with rows says which of them `evaluate` uses.
     return "evaluate" if measured.problem.samples is None else measured.tested_on
+
+
+def _rising_loss(trial: Trial, result: Comparison, measured: HeldOutProblem) -> list[str]:
+    """Return a note if the loss of the model is above that of the start, as after a huge step."""
+    assert result.chosen is not None
+    r, x = result.chosen.round, trial.settings.x
+    if r is None:
+        return []
+    start = trial.problem.x0(trial.settings.seed) if x is None else x
+    before, after = measured.validate(start).get("loss"), trial.rounds[r - 1].metrics.get("loss")
+    if before is None or after is None or after <= before:
+        return []
+    return [
+        f"the loss after round {r}, {after:.3g}, is above that of the start, {before:.3g}; a "
+        "smaller step size may be better."
+    ]
 
 
 def _client_metrics(trial: Trial, goal: Goal, selected: SelectedModel) -> dict[str, Any] | None:
