@@ -83,9 +83,10 @@ def fedprox(clients, x, *, eta_l, K, mu, eta_g):
 def scaffold(clients, x, *, eta_l, K, eta_g, option):
     """Yield the rows x, c, c_1 ... c_N. The lean upload is exact: its oracle is option II.
 
-    K is a number, or one for each client.
+    K is a number, or one for each client; eta_l is a number, or one for each round.
     """
     c_i, steps = np.zeros_like(clients.b), np.broadcast_to(K, len(clients.b))
+    eta_l = np.broadcast_to(eta_l, len(clients.cohorts))
     for r, cohort in clients.rounds():
         c = clients.p @ c_i
         y, c_i_new = {}, c_i.copy()
@@ -93,7 +94,7 @@ def scaffold(clients, x, *, eta_l, K, eta_g, option):
             y[i], raw = x, []
             for k in range(steps[i]):
                 raw.append(clients.batch(i, y[i], r, k))
-                y[i] = y[i] - eta_l * (raw[-1] - c_i[i] + c)
+                y[i] = y[i] - eta_l[r] * (raw[-1] - c_i[i] + c)
             c_i_new[i] = clients.full(i, x) if option == "I" else np.mean(raw, axis=0)
         x = (1 - eta_g) * x + eta_g * clients.mean(y)
         c_i = c_i_new

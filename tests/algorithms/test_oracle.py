@@ -53,6 +53,9 @@ def server_numbers():
 
 
 local = {"eta_l": 0.1, "K": K, "eta_g": 0.7}
+# Four rounds up, eight down by half a cosine, and the others at its end.
+FALL = 0.505 + 0.495 * np.cos(np.linspace(0, np.pi, 9))
+WARM_UP = 0.1 * np.concatenate([[0.25, 0.5, 0.75, 1.0], FALL, FALL[-1:].repeat(R - 13)])
 CASES = {
     "Sgd": case(trimtab.Sgd, oracle.sgd, eta=0.3),
     "FedAvg": case(trimtab.FedAvg, oracle.fedavg, **local),
@@ -66,6 +69,10 @@ CASES = {
     "Scaffold-II-unequal": (
         trimtab.Scaffold(**local),
         partial(oracle.scaffold, option="II", **local | {"K": UNEQUAL}),
+    ),
+    "Scaffold-warm-up": (
+        trimtab.Scheduled(trimtab.Scaffold(**local), eta_l=trimtab.Warmup(4, trimtab.Cosine(8))),
+        partial(oracle.scaffold, option="II", **local | {"eta_l": WARM_UP}),
     ),
     "RichardsonRomberg": (
         trimtab.RichardsonRomberg(trimtab.FedAvg(**local)),

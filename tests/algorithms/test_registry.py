@@ -22,13 +22,17 @@ from trimtab import (
     Adam,
     AdamW,
     Clipped,
+    Comparison,
     FedAvg,
+    FedOpt,
     Metric,
     Mime,
     Momentum,
     RichardsonRomberg,
     Scaffold,
+    ScaffoldOpt,
     Sgd,
+    compare,
     simulate,
 )
 from trimtab.algorithms import registry
@@ -344,6 +348,21 @@ def test_a_base_optimiser_is_given_by_its_name_or_as_itself(refused):
         "'nadam' is not a base optimiser; pass one of momentum, adam, adamw, yogi, adagrad"
     ):
         build("mime", **words, base="nadam")
+
+
+def test_a_comparison_of_nested_bases_is_resumed_and_read(tmp_path):
+    base = Clipped(AdamW(eps=0.1, weight_decay=0.1), norm=1.0)
+    algorithms = [kind(eta_l=0.1, K=2, base=base) for kind in (ScaffoldOpt, FedOpt)]
+    how = {"R": 3, "seeds": 1, "out": tmp_path / "c"}
+    found = compare(quadratic_problem(), algorithms, **how)
+    again = compare(quadratic_problem(), algorithms, resume=True, **how)
+    for entries in (again.entries, Comparison.load(tmp_path / "c").entries):
+        assert [entry.to_json() for entry in entries] == [e.to_json() for e in found.entries]
+    assert found.entries[0].settings["base"] == repr(base)
+    assert eval(repr(base)) == base
+    other = [kind(eta_l=0.1, K=2, base=Clipped(base.base, 2.0)) for kind in (ScaffoldOpt, FedOpt)]
+    with pytest.raises(ValueError, match="norm"):
+        compare(quadratic_problem(), other, resume=True, **how)
 
 
 def test_what_is_missing_is_named(refused):

@@ -142,6 +142,15 @@ def test_a_warm_up_rises_to_one_and_hands_over_to_the_next_schedule():
     assert decode(encode(scheduled)) == scheduled
 
 
+@pytest.mark.parametrize("algorithm", SCAFFOLDS, ids=repr)
+def test_scaffold_reaches_the_optimum_with_a_warm_up(algorithm):
+    problem = quadratic_problem()
+    sim = simulate(Scheduled(algorithm, eta_l=Warmup(10, then=Cosine(R=400))), problem, S=4)
+    for _ in islice(sim, 300):
+        assert sim.audit() < 1e-12
+    assert problem.evaluate(sim.server.x)["distance"] < 1e-6
+
+
 @pytest.mark.parametrize("words", [{"R": 0}, {"R": 2, "then": 0.5}])
 def test_a_warm_up_wants_rounds_and_a_schedule(refused, words):
     with refused("Warmup"):

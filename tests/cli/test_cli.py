@@ -51,9 +51,10 @@ def labels():
 def features():
     return _two((torch.zeros(5, 4), torch.zeros(5, dtype=torch.long)))
 
-def batchnorm():
+def instancenorm():
     p = good()
-    return p.replace(module=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    layer = nn.InstanceNorm1d(4, track_running_stats=True)
+    return p.replace(module=nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)))
 
 def steep():
     return Quadratic(A=[1e4, 2e4], b=[1.0, 2.0])
@@ -147,7 +148,7 @@ BAD = {
     "compare mine.py:nan": "client 1 has NaN or infinity in its inputs (first in sample 2); drop",
     "compare mine.py:labels": "client 1 has labels from 7 to 7, but the module has 2 outputs",
     "compare mine.py:features": "client 1 has inputs of shape (4,), others of (3,); give all",
-    "compare mine.py:batchnorm": "layer '1' (BatchNorm1d) keeps running statistics",
+    "compare mine.py:instancenorm": "layer '1' (InstanceNorm1d) keeps running statistics",
     "compare quadratic --batch 5": "quadratic has no mini-batches; drop --batch.",
     "compare --resume": "runs/compare-digits-1: there is nothing to resume; drop --resume.",
     "run nope": "'nope' is not an algorithm; pass one of sgd, fedavg",
@@ -417,6 +418,8 @@ def test_run_json(capsys):
         "mimelitemvr --eta 0.1 --K 2 --a 0.5",
         "servermvr --eta 0.1 --a 0.5",
         "scaffoldopt --eta-l 0.1 --K 2 --base adam",
+        "scaffoldopt --eta-l 0.1 --K 2 --base adamw --weight-decay 0.1 --clip 1",
+        "fedopt --eta-l 0.1 --K 2 --base adamw --weight-decay 0.1 --clip 1",
         "fednova --eta-l 0.1 --K 2",
         "scallion --eta-l 0.1 --K 2 --alpha 0.5",
         "scaffnew --eta-l 0.1 --p 0.5",

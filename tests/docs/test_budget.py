@@ -18,22 +18,25 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (929, 7),
-    "algorithms": (2004, 24),
-    "cli": (2977, 20),
+    ".": (945, 7),
+    "algorithms": (2139, 24),
+    "cli": (3036, 20),
     "cluster": (1642, 9),
+    "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1426, 11),
-    "diagnosis": (6178, 29),
-    "federation": (8557, 72),
-    "problems": (9586, 44),
-    "report": (2782, 17),
-    "simulation": (2260, 13),
-    "studies": (5259, 23),
+    "diagnosis": (5841, 25),
+    "federation": (9050, 68),
+    "problems": (10008, 46),
+    "report": (2789, 17),
+    "simulation": (2265, 13),
+    "sklearn": (222, 1),
+    "studies": (5296, 20),
     "testing": (858, 4),
+    "torch": (577, 5),
 }
-PAPERS = (9420, 35)
-TESTS = 44_220  # lines
+PAPERS = (9476, 36)
+TESTS = 48_139  # lines
 
 
 def files_of(folder):

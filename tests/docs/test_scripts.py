@@ -19,11 +19,14 @@ SCRIPTS = sorted(
 )
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 BESIDE = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+# It puts an empty torchvision into sys.modules, which transformers then takes for a real one.
+BESIDE -= {"without_torchvision"}
 # Peers run in environments of their own, with other packages; some need a torchvision of nothing.
+# own_loop.py is one script from top to bottom, as a user's own is.
 IMPORTED = [
     path
     for path in SCRIPTS
-    if path.parent.name != "peers" and path.name != "without_torchvision.py"
+    if path.parent.name != "peers" and path.name not in ("without_torchvision.py", "own_loop.py")
 ]
 
 

@@ -51,7 +51,7 @@ def made():
 
 
 def test_there_are_workflows():
-    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests"]
+    assert [path.stem for path in WORKFLOWS] == ["docs", "release", "tests", "weekly"]
 
 
 @every_workflow
@@ -110,6 +110,16 @@ def test_who_publishes_has_been_asked_and_holds_no_token():
     assert publish["permissions"]["id-token"] == "write"
     others = [job for name, job in read(release)["jobs"].items() if name != "publish"]
     assert not any("permissions" in job for job in others)
+
+
+def test_the_site_is_published_from_main_alone():
+    (docs,) = [path for path in WORKFLOWS if path.name == "docs.yml"]
+    made, publish = (read(docs)["jobs"][name] for name in ("docs", "publish"))
+    assert publish["needs"] == "docs"
+    assert publish["if"] == "github.event_name == 'push'"
+    assert read(docs)["on"]["push"] == {"branches": ["main"]}
+    assert publish["permissions"] == {"pages": "write", "id-token": "write"}
+    assert "permissions" not in made
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ FILES = {
         "return nn.Linear(3, 2), F.cross_entropy", "return nn.Linear(3, 2)"
     ),
     "raises.py": GOOD.replace("return nn.Linear(3, 2)", "return {}['x']"),
-    "batchnorm.py": GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"),
+    "norm.py": GOOD.replace("nn.Linear(3, 2)", "nn.InstanceNorm1d(3, track_running_stats=True)"),
     "badsilo.py": GOOD.replace("return TensorDataset(X[:4], y[:4]), (X[4:], y[4:])", "return X"),
     "silofails.py": GOOD.replace("X, y = torch", "X, y = data.nosuch + torch"),
     "empty.py": GOOD.replace("TensorDataset(X[:4], y[:4])", "(X[:0], y[:0])"),
@@ -70,7 +70,7 @@ def test_options_are_what_they_were():
         for command in [federate.get_command(None, name)]
     }
     hyper = "--K --a --alpha --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu"
-    hyper += " --option --p"
+    hyper += " --option --p --clip --weight-decay"
     run = (
         "--bind --experiment --json --live --min-sites --on-lost-state --round-timeout --target -R"
     )
@@ -129,7 +129,7 @@ BAD = {
     "federate init fed --sites a --problem nosilo.py": "has no function silo; write silo(data) ->",
     "federate init fed --sites a --problem badmodel.py": "model in badmodel.py returned a Linear;",
     "federate init fed --sites a --problem raises.py": "KeyError: 'x'); fix it, or pass --debug",
-    "federate init fed --sites a --problem batchnorm.py": "keeps running statistics",
+    "federate init fed --sites a --problem norm.py": "keeps running statistics",
     "federate register made no.json": "no.json: there is no such file; pass the request of a site.",
     "federate approve nosuch": "nosuch holds no site.json; pass the archive that the operator",
     "federate fingerprint .": ". is no folder of an operator or a site; pass one of them.",

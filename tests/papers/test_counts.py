@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from trimtab_papers.docs import excerpt, pages
 from trimtab_papers.items import REPRODUCTIONS, read
-from trimtab_papers.page import excerpt, page
 from trimtab_papers.verdicts import Claim, Sentences, Verdict, over_seeds, repeated
 
 ROOT = Path(__file__).parents[2]
@@ -71,10 +71,10 @@ def test_the_totals_count_by_seeds():
         r"In all, (\d+) of (\d+) sentences of the papers hold: (\d+) where nothing is random, "
         r"(\d+) by several seeds, (\d+) by one seed; (\d+) of them repeat another\."
     )
-    for text in (excerpt(RECORDS), page(RECORDS)):
+    for text in (excerpt(RECORDS), pages(RECORDS)["index"]):
         (numbers,) = re.findall(pattern, text)
         assert list(map(int, numbers)) == [len(held), len(papers), *counts, repeated(held)]
-    assert "2 held, 4 not held, 1 not judged; all by one seed |" in page(RECORDS)
+    assert "2 held, 4 not held, 1 not judged; all by one seed |" in pages(RECORDS)["index"]
 
 
 def second_seed(name, change):

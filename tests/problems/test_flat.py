@@ -223,9 +223,16 @@ class Counter(nn.Module):
         return self.layer(X)
 
 
+class OwnNorm(nn.BatchNorm1d):
+    """BatchNorm with a forward of its own, which may do anything with its buffers."""
+
+    def forward(self, X):
+        return super().forward(X) + self.running_mean
+
+
 @pytest.mark.parametrize(
     "layer",
-    [nn.BatchNorm1d(5), nn.SyncBatchNorm(5), nn.InstanceNorm1d(5, track_running_stats=True)],
+    [OwnNorm(5), nn.InstanceNorm1d(5, track_running_stats=True)],
     ids=lambda layer: type(layer).__name__,
 )
 def test_running_statistics_are_refused_in_a_sentence_that_names_the_layer(refused, layer):
@@ -234,14 +241,14 @@ def test_running_statistics_are_refused_in_a_sentence_that_names_the_layer(refus
 
 
 def test_running_statistics_deep_inside_are_named_by_their_path(refused):
-    block = nn.Sequential(nn.Identity(), nn.BatchNorm1d(5))
-    with refused("'2.1'", "BatchNorm1d"):
+    block = nn.Sequential(nn.Identity(), OwnNorm(5))
+    with refused("'2.1'", "OwnNorm"):
         problem_of(net(block))
 
 
 def test_a_builder_of_running_statistics_is_refused_too(refused):
-    with refused("BatchNorm1d", "GroupNorm"):
-        problem_of(lambda: net(nn.BatchNorm1d(5)))
+    with refused("OwnNorm", "GroupNorm"):
+        problem_of(lambda: net(OwnNorm(5)))
 
 
 def test_batch_norm_without_running_statistics_is_accepted():

@@ -228,10 +228,12 @@ def test_what_is_refused_is_refused_at_the_trial(refused, name):
     assert all(map(torch.equal, before, (LEFT, RIGHT, LABELS)))
 
 
-def test_batch_norm_in_training_is_refused_at_once(refused):
+def test_running_statistics_other_than_batch_norms_are_refused_at_once(refused):
     with refused("keeps running statistics", "GroupNorm", ".eval()"):
         Supervised(
-            nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)), F.cross_entropy, [(LEFT, LABELS)]
+            nn.Sequential(nn.Linear(3, 2), nn.InstanceNorm1d(2, track_running_stats=True)),
+            F.cross_entropy,
+            [(LEFT, LABELS)],
         )
 
 

@@ -29,7 +29,7 @@ def test_a_number_is_never_a_thousand_of_a_unit_that_has_a_larger_one(n, said):
 
 
 def test_a_base_optimiser_that_is_not_known_is_a_sentence(refused):
-    with refused("'sgd' is not a base optimiser", "momentum, adam, yogi, adagrad"):
+    with refused("'sgd' is not a base optimiser", "momentum, adam, adamw, yogi, adagrad"):
         build("mime", eta=0.1, K=5, base="sgd")
 
 

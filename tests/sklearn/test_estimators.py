@@ -7,13 +7,23 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+)
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.validation import has_fit_parameter
 
+from trimtab import Scaffold
+from trimtab.algorithms.registry import NAMES
 from trimtab.sklearn import FederatedClassifier, FederatedRegressor
 
 
@@ -73,10 +83,18 @@ def test_a_class_may_be_absent_at_a_site_and_be_a_word():
     assert model.coef_.shape == (3, 4)
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "fedavg", "mime"])
-def test_algorithms_by_name(tumours, algorithm):
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_every_algorithm_learns_with_its_default_step(tumours, algorithm):
     X, y, site = tumours
     assert FederatedClassifier(algorithm, rounds=20).fit(X, y, groups=site).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    "load", [load_iris, load_wine, load_breast_cancer, load_digits], ids=lambda load: load.__name__
+)
+def test_clients_of_one_class_each_learn_them_all(load):
+    X, y = load(return_X_y=True)
+    assert FederatedClassifier().fit(X, y, groups=y).score(X, y) > 0.95
 
 
 def test_mini_batches_follow_random_state(tumours):
@@ -96,11 +114,16 @@ def test_pipelines_pass_the_groups(tumours):
     assert len(steps[-1].groups_) == 5
 
 
-def test_a_grid_search_passes_the_groups_when_they_are_requested(tumours, routing):
+def test_a_grid_search_passes_the_groups_with_routing(tumours, routing):
     X, y, site = tumours
-    model = FederatedClassifier(rounds=5).set_fit_request(groups=True)
-    search = GridSearchCV(model, {"K": [1, 5]}, cv=GroupKFold(3)).fit(X, y, groups=site)
-    assert len(search.best_estimator_.groups_) == 5
+    model = FederatedClassifier(rounds=5)
+    requested = FederatedClassifier(rounds=5).set_fit_request(groups=True)
+    for estimator in (model, requested):
+        search = GridSearchCV(estimator, {"K": [1, 5]}, cv=GroupKFold(3))
+        assert len(search.fit(X, y, groups=site).best_estimator_.groups_) == 5
+    steps = make_pipeline(StandardScaler(), model)
+    search = GridSearchCV(steps, {"federatedclassifier__K": [1, 5]}, cv=GroupKFold(3))
+    assert len(search.fit(X, y, groups=site).best_estimator_[-1].groups_) == 5
 
 
 def test_a_grid_search_without_routing_is_warned_of(tumours):
@@ -118,6 +141,10 @@ def test_a_grid_search_without_routing_is_warned_of(tumours):
         ({"eta_l": -1.0}, "eta_l=-1.0"),
         ({"K": 0}, "K=0, but it counts local steps"),
         ({"rounds": 0}, "rounds=0; pass a whole number of 1 or more"),
+        ({"rounds": 2.0}, "rounds=2.0; pass a whole number of 1 or more"),
+        ({"batch": 0}, "batch=0; pass a number of samples"),
+        ({"l2": -1.0}, "l2=-1.0; pass a number that is zero or positive"),
+        ({"algorithm": Scaffold(eta_l=0.1, K=2)}, "pass its name, as 'scaffold', and its settings"),
     ],
 )
 def test_wrong_settings_are_one_sentence(tumours, changes, sentence):
@@ -132,3 +159,58 @@ def test_one_class_and_groups_of_another_length_are_refused(tumours):
         FederatedClassifier().fit(X, 0 * y, groups=site)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         FederatedClassifier().fit(X, y, groups=site[1:])
+
+
+@pytest.mark.parametrize(
+    ("groups", "sentence"),
+    [
+        (lambda site: np.where(site == 0, np.nan, site), "groups has missing values"),
+        (lambda site: np.where(site == 0, None, "rome"), "groups has missing values"),
+        (lambda site: np.where(site == 0, 1, np.array("a", object)), "both numbers and words"),
+        (lambda site: np.stack([site, site], 1), "groups has shape (569, 2); pass one name"),
+        (lambda site: "site", "groups has shape (); pass one name"),
+    ],
+)
+def test_groups_that_do_not_name_every_client_are_refused(tumours, groups, sentence, refused):
+    X, y, site = tumours
+    with refused(sentence):
+        FederatedClassifier().fit(X, y, groups=groups(site))
+
+
+def test_several_targets_are_refused_and_may_be_wrapped(tumours, refused):
+    X, y, site = tumours
+    for kind, wrapper in (
+        (FederatedClassifier, MultiOutputClassifier),
+        (FederatedRegressor, MultiOutputRegressor),
+    ):
+        Y = np.stack([y, 1 - y], 1)
+        with refused("y has 2 columns", f"{wrapper.__name__}({kind.__name__}())"):
+            kind().fit(X, Y, groups=site)
+        each = wrapper(kind(rounds=5)).fit(X, Y, groups=site).estimators_
+        assert [len(model.groups_) for model in each] == [5, 5]
+
+
+def test_sample_weights_are_not_taken(tumours):
+    """As scikit-learn does it: meta-estimators ask the signature of fit."""
+    X, y, site = tumours
+    assert not has_fit_parameter(FederatedClassifier(), "sample_weight")
+    with pytest.raises(TypeError, match="sample_weight"):
+        FederatedClassifier().fit(X, y, groups=site, sample_weight=np.ones(len(y)))
+
+
+def test_frames_go_in_as_they_are(tumours):
+    pandas = pytest.importorskip("pandas", reason="pip install 'trimtab[pandas]'")
+    X, y, site = tumours
+    expected = FederatedClassifier(rounds=5).fit(X, y, groups=site)
+    frame = pandas.DataFrame(X, columns=[f"f{j}" for j in range(30)])
+    words = pandas.Series(site).map(dict(enumerate(["ams", "bern", "cork", "delft", "essen"])))
+    for groups in (words, words.astype("category"), words.to_frame()):
+        found = FederatedClassifier(rounds=5).fit(frame, pandas.Series(y), groups=groups)
+        np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6)  # another memory layout
+        assert list(found.groups_) == ["ams", "bern", "cork", "delft", "essen"]
+        assert list(found.feature_names_in_) == list(frame.columns)
+    backwards = frame[::-1], pandas.Series(y)[::-1], words[::-1]
+    found = FederatedClassifier(rounds=5).fit(*backwards[:2], groups=backwards[2])
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-6)
+    with pytest.raises(ValueError, match="feature names"):
+        found.predict(frame[frame.columns[::-1]])

@@ -44,15 +44,15 @@ def begun(model):
     return controls, {name: normal(*v.shape, seed=4) for name, v in controls.c_i.items()}
 
 
-def by_hand(model, clip, pieces=2):
-    """Take the steps of one epoch: mini-batches of 2, gradients accumulated over two of them."""
+def by_hand(model, clip, rows=2):
+    """Take the steps of one epoch: gradients accumulated over two mini-batches of so many rows."""
     controls, c = begun(model)
     optimizer = sgd(model.parameters())
     controls.begin(c, optimizer)
-    for k in range(0, 16, 2 * pieces):
+    for k in range(0, 16, 2 * rows):
         optimizer.zero_grad()
-        for j in range(k, k + 2 * pieces, 2):
-            (model(X[j : j + 2], Y[j : j + 2])["loss"] / pieces).backward()
+        for j in range(k, k + 2 * rows, rows):
+            (model(X[j : j + rows], Y[j : j + rows])["loss"] / 2).backward()
         controls.correct()
         if clip:
             clip_grad_norm_(model.parameters(), clip)
@@ -80,7 +80,7 @@ as_lightning_is = pytest.mark.filterwarnings(
 )
 
 
-def fit(net, controls, c, *, optimizers=sgd, automatic=True, **options):
+def fit(net, controls, c, *, rows=slice(None), optimizers=sgd, automatic=True, **options):
     lightning = pytest.importorskip("lightning", reason="pip install 'trimtab[lightning]'")
 
     class Lit(lightning.LightningModule):
@@ -104,7 +104,7 @@ def fit(net, controls, c, *, optimizers=sgd, automatic=True, **options):
         callbacks=[own.LightningControls(controls, c)],
         **options,
     )
-    trainer.fit(Lit(), DataLoader(TensorDataset(X, Y), 2))
+    trainer.fit(Lit(), DataLoader(TensorDataset(X[rows], Y[rows]), 2))
 
 
 @CLIPS
@@ -176,21 +176,17 @@ def trainer(model, rows, tmp_path, *, kind=None, sequential=True, **settings):
     return Mine(model, arguments, train_dataset=rows, optimizers=optimizers, **given)
 
 
+def trained(net, controls, c, clip, folder):
+    rows = [{"X": x, "labels": y} for x, y in zip(X, Y, strict=True)]
+    steps = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    trainer(net, rows, folder, controls=controls, c=c, max_grad_norm=clip, **steps).train()
+
+
 @CLIPS
 def test_the_trainer_of_hugging_face_takes_the_steps_of_a_loop(clip, tmp_path):
     net, like = pair()
     controls, c = begun(net)
-    rows = [{"X": x, "labels": y} for x, y in zip(X, Y, strict=True)]
-    trainer(
-        net,
-        rows,
-        tmp_path,
-        controls=controls,
-        c=c,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        max_grad_norm=clip,
-    ).train()
+    trained(net, controls, c, clip, tmp_path)
     assert_same(net, controls.end(), by_hand(like, clip), like)
 
 

@@ -44,14 +44,8 @@ _TITLES = {  # class, title and colour by name
 NAMES = tuple(_TITLES)
 # Sentences of a report compare other algorithms with these, which readers know.
 _WELL_KNOWN = ("sgd", "fedavg", "scaffold")
-_BASES = {  # classes by name
-    "momentum": "Momentum",
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "yogi": "Yogi",
-    "adagrad": "Adagrad",
-}
-BASE_NAMES = tuple(_BASES)
+_BASES = ("Momentum", "Adam", "AdamW", "Yogi", "Adagrad")
+BASE_NAMES = tuple(map(str.lower, _BASES))
 GROUP = "trimtab.algorithms"  # the group of entry points
 # Colours of users' algorithms. The name decides which one, so that it is the same on every page.
 _OTHERS = ("#30638e", "#9e2a2b", "#606c38", "#bc6c25", "#7b2d8b", "#2a7f62")
@@ -108,6 +102,10 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
     cls: a frozen dataclass with init_server, init_client and round.
     title: its name in charts and sentences; by default the name of the class.
     colour: its colour in charts, as "#00798c"; by default one that depends on the name.
+
+    >>> register("mine.py:Mine")
+    Traceback (most recent call last):
+    ValueError: register: 'mine.py:Mine' is not a class; pass the class of an algorithm.
     """
     if not isinstance(cls, type):
         raise ValueError(f"register: {cls!r} is not a class; pass the class of an algorithm.")
@@ -137,15 +135,12 @@ def kind(what: Any) -> Kind:
     inner = getattr(what, "algorithm", None)
     if inner is None or not hasattr(inner, "init_server"):
         return _kind_of_class(type(what))
-    return _wrapper_of(kind(inner), type(what).__name__)
-
-
-def _wrapper_of(inner: Kind, wrapper: str) -> Kind:
+    found, wrapper = kind(inner), type(what).__name__
     return replace(
-        inner,
-        name=f"{inner.name}-{wrapper.lower()}",
-        title=f"{inner.title} ({wrapper})",
-        shown=f"{inner.shown} ({wrapper})",
+        found,
+        name=f"{found.name}-{wrapper.lower()}",
+        title=f"{found.title} ({wrapper})",
+        shown=f"{found.shown} ({wrapper})",
     )
 
 
@@ -189,11 +184,10 @@ def _class_in(spec: str) -> type[Any]:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file; pass file.py:Class.")
     module = load(path)
-    if not name:
-        raise ValueError(f"{spec} names no class; pass {path}:{_one_of(module, 'Class')}.")
     cls = getattr(module, name, None)
     if cls is None:
-        raise ValueError(f"{path} has no {name}; pass {path}:{_one_of(module, 'Class')}.")
+        what = f"{path} has no {name}" if name else f"{spec} names no class"
+        raise ValueError(f"{what}; pass {path}:{_one_of(module, 'Class')}.")
     _check_class(cls, spec)
     return cls  # type: ignore[no-any-return]
 
@@ -271,7 +265,7 @@ def _written(algorithm: Any) -> str:
 def bases() -> Mapping[str, type[Any]]:
     """Return the base optimisers by name."""
     module = import_module("trimtab.algorithms.bases")
-    return MappingProxyType({name: getattr(module, cls) for name, cls in _BASES.items()})
+    return MappingProxyType({name.lower(): getattr(module, name) for name in _BASES})
 
 
 def build(what: Any, **words: Any) -> Any:
@@ -283,8 +277,6 @@ def build(what: Any, **words: Any) -> Any:
 
     >>> build("mime", eta=0.1, K=5, base="momentum", beta=0.5)
     Mime(eta=0.1, K=5, base=Momentum(beta=0.5))
-    >>> build("richardsonromberg", eta_l=0.1, K=5)
-    RichardsonRomberg(fedavg=FedAvg(eta_l=0.1, K=5, eta_g=1.0))
     """
     chosen = what if isinstance(what, Kind) else kind(what)
     words = _with_base(chosen, words)
@@ -312,32 +304,27 @@ def _with_base(chosen: Kind, words: dict[str, Any]) -> dict[str, Any]:
     names = [p.name for p in chosen.parameters]
     if "base" not in names:
         return words
+    base = words.get("base") or "momentum"
+    if isinstance(base, str):
+        if base not in BASE_NAMES:
+            raise BadArgument(
+                "base",
+                "{_name!r} is not a base optimiser; pass one of {_known} as {base}.",
+                _name=base,
+                _known=", ".join(BASE_NAMES),
+            )
+        own = {f.name for f in fields(bases()[base])} & words.keys()
+        base = bases()[base](**{name: words[name] for name in own})
+        words = {name: value for name, value in words.items() if name not in own}
     clip = None if "clip" in names else words.get("clip")
-    words = words if clip is None else {k: v for k, v in words.items() if k != "clip"}
-    words = _with_named_base(words)
     if clip is None:
-        return words
+        return words | {"base": base}
     try:
-        return words | {"base": Clipped(words["base"], clip)}
+        base = Clipped(base, clip)
     except BadArgument:  # It names the field, norm.
         sentence = "{clip:{_value}}; pass a number that is positive."
         raise BadArgument("clip", sentence, _value=repr(clip)) from None
-
-
-def _with_named_base(words: dict[str, Any]) -> dict[str, Any]:
-    base = words.get("base") or "momentum"
-    if not isinstance(base, str):
-        return words | {"base": base}
-    if base not in BASE_NAMES:
-        raise BadArgument(
-            "base",
-            "{_name!r} is not a base optimiser; pass one of {_known} as {base}.",
-            _name=base,
-            _known=", ".join(BASE_NAMES),
-        )
-    cls = bases()[base]
-    own = {f.name: words[f.name] for f in fields(cls) if f.name in words}
-    return {k: v for k, v in words.items() if k not in own} | {"base": cls(**own)}
+    return {name: value for name, value in words.items() if name != "clip"} | {"base": base}
 
 
 def _check_complete(chosen: Kind, words: dict[str, Any]) -> None:
@@ -382,8 +369,7 @@ def trial_of(chosen: Kind, **words: Any) -> Any:
 def encode(hyper: Any) -> Any:
     """Return an algorithm as JSON: names and hyper-parameters.
 
-    >>> from trimtab import Mime, Momentum
-    >>> encode(Mime(eta=0.1, K=5, base=Momentum()))
+    >>> encode(build("mime", eta=0.1, K=5))
     {'kind': 'mime', 'eta': 0.1, 'K': 5, 'base': {'kind': 'momentum', 'beta': 0.9}}
     """
     if isinstance(hyper, tuple):
@@ -410,17 +396,16 @@ def decode(description: Any) -> Any:
         return tuple(decode(part) for part in description)
     if not isinstance(description, dict):
         return description
-    words = dict(description)  # a copy, because entries are removed below
-    name, code = words.pop("kind", None), words.pop("code", None)
-    admitted = _admitted()
+    name, code, admitted = description.get("kind"), description.get("code"), _admitted()
     if not isinstance(name, str) or name not in admitted:
-        raise ValueError(f"there is no algorithm {name!r}; use one of {_listed(admitted)}.")
+        algorithms = ", ".join(each for each in admitted if each not in _parts())
+        raise ValueError(f"there is no algorithm {name!r}; use one of {algorithms}.")
     if code is not None and code != _digest(admitted[name]):
         raise ValueError(
             f"{admitted[name].__name__} has other source code here than at the sender; use the "
             "same problem file everywhere."
         )
-    hyper = {word: decode(value) for word, value in words.items()}
+    hyper = {word: decode(v) for word, v in description.items() if word not in ("kind", "code")}
     try:
         return admitted[name](**hyper)
     except TypeError as error:
@@ -440,12 +425,8 @@ def _parts() -> dict[str, type[Any]]:
     from trimtab.core.hyper import Epochs
 
     schedules = (Scheduled, Cosine, Decay, Piecewise, Warmup)
-    classes = (*map(type, STAGES), Through, Clipped, Epochs, *schedules)
-    return dict(bases()) | {cls.__name__.lower(): cls for cls in classes}
-
-
-def _listed(admitted: Iterable[str]) -> str:
-    return ", ".join(name for name in admitted if name not in _parts())
+    parts = (*bases().values(), Clipped, *map(type, STAGES), Through, Epochs, *schedules)
+    return {cls.__name__.lower(): cls for cls in parts}
 
 
 def _digest(cls: type[Any]) -> str:

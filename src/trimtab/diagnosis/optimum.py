@@ -209,7 +209,7 @@ def lanczos(
     It stops when the residual is below `tolerance` of the value, or after `most` products. All
     directions are kept orthogonal.
 
-    >>> lanczos(lambda v: torch.tensor([3.0, -4.0]) * v, torch.ones(2))
+    >>> round(lanczos(lambda v: torch.tensor([3.0, -4.0]) * v, torch.ones(2)), 5)
     4.0
     """
     d = start.numel()

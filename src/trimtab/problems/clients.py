@@ -16,11 +16,13 @@ from trimtab._files import plain
 from trimtab.core import Vector
 from trimtab.problems.metrics import ACCURACY, Metric
 from trimtab.problems.problem import Problem
+from trimtab.problems.supervised.problem import Supervised
 from trimtab.problems.supervised.tables import Columns
 
 # -- the metric of each client
 
 _OWN, _TRAINING = "own test parts", "training data"
+_SAME = 1e-12  # Metrics that are closer are equal but for rounding.
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class PerClient:
     on: str | None  # own test parts, training data, or both; None: the problem does not say
     groups: dict[str, float | None] | None = None  # means, None for a group where it is undefined
     values: tuple[float, ...] = ()  # of each client, in the order of their numbers
+    # With a client's own statistics of BatchNorm in place of the pooled ones, if that differs.
+    own_mean: float | None = None
+    own_values: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; a number that is not finite is None."""
@@ -68,6 +73,8 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
     defined = [i for i, value in enumerate(values) if not isnan(value)]
     from_worst = sorted(defined, key=lambda i: values[i], reverse=not metric.higher)
     tenth = from_worst[: ceil(len(from_worst) / 10)]
+    own = _with_own_statistics(problem, x, metric)
+    differs = any(abs(a - b) > _SAME for a, b in zip(own, values, strict=False))
     return PerClient(
         metric=metric.name,
         clients=len(defined),
@@ -80,7 +87,16 @@ def per_client(problem: Problem, x: Vector, metric: Metric) -> PerClient | None:
         on=_measured_on(problem),
         groups=_groups(problem, values),
         values=tuple(values),
+        own_mean=_mean([value for value in own if not isnan(value)]) if differs else None,
+        own_values=tuple(own) if differs else (),
     )
+
+
+def _with_own_statistics(problem: Problem, x: Vector, metric: Metric) -> list[float]:
+    """Return the metric of each client with its own statistics of BatchNorm, if there are any."""
+    if not isinstance(problem, Supervised) or not problem.model.norms:
+        return []
+    return [float(problem.evaluate_own(x, i)[metric.name]) for i in range(problem.N)]
 
 
 def _takes_client(evaluate: Callable[..., Any]) -> bool:
@@ -190,6 +206,10 @@ def _labels(counts: list[list[int]] | None) -> tuple[tuple[int, ...], ...] | Non
 # scores that accuracy.
 _UNBALANCED = 1.5
 _MAJORITY = 0.6
+STATISTICS = (
+    "BatchNorm's statistics are estimated at the model that is measured or saved: one pass over "
+    "each client's training data in mini-batches as in training, pooled by the clients' weights."
+)
 
 
 def problem_notes(problem: Problem, metric: Metric) -> list[str]:
@@ -208,6 +228,8 @@ def problem_notes(problem: Problem, metric: Metric) -> list[str]:
             "the loss is in units of the scaled target; metrics such as mse, mae and r2, and "
             f"predictions, are in those of {', '.join(problem.columns.targets)} itself."
         )
+    if isinstance(problem, Supervised) and problem.model.norms:
+        columns.append(STATISTICS)
     return [*found, *columns, _weights(problem.weights, problem.weighing)]
 
 

@@ -88,7 +88,7 @@ def load_module(spec: str, options: Mapping[str, Any]) -> nn.Module:
     make = _function(spec)
     made = _called(spec, make, _taken(make, options), options.get("seed", 0))
     if isinstance(made, Supervised):
-        return made.model.module
+        return made.model.released()
     module = made[0] if isinstance(made, tuple | list) and made else made
     if not isinstance(module, nn.Module):
         raise ValueError(

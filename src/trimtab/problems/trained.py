@@ -212,6 +212,15 @@ def load(folder: str | Path, *, algorithm: str | None = None, module: Any = None
     algorithm: the name of an algorithm of a comparison; by default the recommended one.
     module: the module, or the function that builds it, where it was passed from Python; also where
         the problem's file or data are not at hand. By default the problem is loaded again.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import torch, trimtab
+    >>> with TemporaryDirectory() as folder:
+    ...     few = {"K": 5, "R": 4, "seeds": 1, "budget": 2e4, "out": f"{folder}/study"}
+    ...     found = trimtab.compare("digits", ["fedavg"], **few)
+    ...     model = trimtab.load(f"{folder}/study")
+    >>> model.predict(torch.zeros(3, 64)).shape
+    (3,)
     """
     if not isinstance(folder, str | Path):
         raise ValueError(

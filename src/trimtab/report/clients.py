@@ -1,8 +1,9 @@
 """The clients: their samples and labels, the models' metric on each; the sites of a federation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from trimtab.core.display import format_bytes, format_seconds
 from trimtab.core.sections import Section, Table
@@ -72,9 +73,14 @@ def _client_metric(result: Comparison, title: str) -> list[Section]:
     found = [(entry, entry.per_client) for entry in result.entries if entry.per_client]
     if not found:
         return []
-    heads = ["algorithm", "mean", "worst tenth", "worst", "client", "spread"]
-    names = ("mean", "worst_tenth", "worst", "worst_client", "spread")
-    rows = [[entry.shown, *(_number(own.get(name)) for name in names)] for entry, own in found]
+    both = any(own.get("own_mean") is not None for _, own in found)
+    mean = "mean (pooled / own statistics)" if both else "mean"
+    heads = ["algorithm", mean, "worst tenth", "worst", "client", "spread"]
+    names = ("worst_tenth", "worst", "worst_client", "spread")
+    rows = [
+        [entry.shown, _means(own), *(_number(own.get(name)) for name in names)]
+        for entry, own in found
+    ]
     on = found[0][1].get("on")
     sentence = f"{result.metric} of the chosen models" + (f", on the clients' {on}" if on else "")
     values = [(entry, own["values"]) for entry, own in found if own.get("values")]
@@ -96,6 +102,12 @@ def _client_metric(result: Comparison, title: str) -> list[Section]:
     base = next((j for j, (entry, _) in enumerate(values) if entry.name == REFERENCE), 0)
     parts = [Section(table=folded), *_gains(models, base, result)]
     return [Section(title, [sentence], Table(heads, rows), figure=figure, parts=parts)]
+
+
+def _means(own: Mapping[str, Any]) -> str:
+    """Return the mean, and the one with each client's own statistics of BatchNorm if it differs."""
+    mean, other = _number(own.get("mean")), own.get("own_mean")
+    return mean if other is None else f"{mean} / {_number(other)}"
 
 
 def _gains(models: Sequence[ClientMetric], base: int, result: Comparison) -> list[Section]:

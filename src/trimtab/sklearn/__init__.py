@@ -5,11 +5,12 @@
 """
 
 import warnings
-from typing import Any, Self
+from numbers import Integral
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
@@ -25,6 +26,9 @@ __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
 class _FederatedLinear(BaseEstimator):  # type: ignore[misc]
     """What the classifier and the regressor share: columns are scaled, clients train, one model."""
+
+    # With metadata routing, `fit` gets the groups without set_fit_request(groups=True).
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
 
     def __init__(
         self,
@@ -53,34 +57,36 @@ class _FederatedLinear(BaseEstimator):  # type: ignore[misc]
         y: the target, scaled or as labels.
         curvature: a bound on the second derivative of the loss by an output.
         """
-        if not isinstance(self.rounds, int) or self.rounds < 1:
+        if not isinstance(self.algorithm, str):
+            raise ValueError(
+                f"algorithm={self.algorithm!r}; pass its name, as 'scaffold', and its settings as "
+                "eta_l=… and K=…."
+            )
+        if not isinstance(self.rounds, Integral) or self.rounds < 1:
             raise ValueError(f"rounds={self.rounds!r}; pass a whole number of 1 or more.")
         if groups is None:
             warnings.warn(
                 f"{type(self).__name__}.fit got no groups, so that all rows are one client; pass "
                 "groups=…, and for GridSearchCV or cross_validate call "
-                "sklearn.set_config(enable_metadata_routing=True) and "
-                "set_fit_request(groups=True) first.",
+                "sklearn.set_config(enable_metadata_routing=True) first.",
                 stacklevel=3,
             )
             groups = np.zeros(len(X), dtype=int)
-        groups = column_or_1d(groups)
-        check_consistent_length(X, groups)
+        self.groups_, rows = _rows_of(groups, X)
         mean, scale = X.mean(axis=0), X.std(axis=0)
         # The variance of a constant column is zero up to rounding.
         scale = np.where(scale > 1e-12 * np.abs(mean).clip(1e-300), scale, 1.0)
         Z = torch.from_numpy((X - mean) / scale)
-        self.groups_, client = np.unique(groups, return_inverse=True)
-        rows = [torch.from_numpy(np.flatnonzero(client == i)) for i in range(len(self.groups_))]
         parts = [(Z[each], y[each]) for each in rows]
         module = nn.Linear(Z.shape[1], outputs, dtype=torch.float64)
         nn.init.zeros_(module.weight)
         nn.init.zeros_(module.bias)
         problem = Supervised(module, loss, parts, batch=self.batch, l2=self.l2, weights="samples")
-        step = self.eta_l
+        chosen, step = kind(self.algorithm), self.eta_l
         if step is None:
             step = 1 / (curvature * max(_largest_eigenvalue(part) for part, _ in parts) + self.l2)
-        chosen = kind(self.algorithm)
+            # The momentum of 0.9 that such algorithms have adds up ten steps.
+            step /= 10 if any(p.name == "base" for p in chosen.parameters) else 1
         algorithm = build(chosen, **{chosen.step: step}, **({"K": self.K} if chosen.has_K else {}))
         seed = int(check_random_state(self.random_state).randint(2**31))
         simulation = simulate(algorithm, problem, seed=seed)
@@ -90,6 +96,35 @@ class _FederatedLinear(BaseEstimator):  # type: ignore[misc]
         trained = problem.unflatten(x)
         weight = trained["weight"].numpy() / scale
         return weight, trained["bias"].numpy() - weight @ mean
+
+
+def _rows_of(groups: Any, X: Any) -> tuple[Any, list[torch.Tensor]]:
+    """Return the names of the clients, sorted, and the rows of each."""
+    groups = np.asarray(groups)
+    if groups.ndim != 1 and groups.shape != (len(X), 1):
+        raise ValueError(f"groups has shape {groups.shape}; pass one name of a client per row.")
+    groups = groups.reshape(-1)
+    check_consistent_length(X, groups)
+    try:
+        names, client = np.unique(groups, return_inverse=True)
+        clear = all(name == name for name in names)  # NaN is not equal to itself.
+    except TypeError:  # None or pandas.NA cannot be sorted among words.
+        clear = False
+    if not clear:
+        raise ValueError(
+            "groups has missing values, or both numbers and words; name the client of every row."
+        )
+    return names, [torch.from_numpy(np.flatnonzero(client == i)) for i in range(len(names))]
+
+
+def _check_one_target(estimator: Any, y: Any) -> None:
+    shape = np.asarray(y).shape
+    if len(shape) == 2 and shape[1] > 1:
+        kind = "Classifier" if is_classifier(estimator) else "Regressor"
+        raise ValueError(
+            f"y has {shape[1]} columns and Federated{kind} predicts one; pass one of them, or wrap "
+            f"it as sklearn.multioutput.MultiOutput{kind}(Federated{kind}())."
+        )
 
 
 def _largest_eigenvalue(Z: torch.Tensor) -> float:
@@ -121,6 +156,7 @@ class FederatedClassifier(ClassifierMixin, _FederatedLinear):  # type: ignore[mi
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train over the clients; groups: the client of each row, by default one for all."""
+        _check_one_target(self, y)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -169,6 +205,7 @@ class FederatedRegressor(RegressorMixin, _FederatedLinear):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train over the clients; groups: the client of each row, by default one for all."""
+        _check_one_target(self, y)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = column_or_1d(y, dtype=np.float64)
         mean, scale = y.mean(), y.std() or 1.0

@@ -232,8 +232,10 @@ def read_model(path: Path, problem: Problem) -> Vector:
         return tensors["x"].to(x)
     _check_shapes(path, tensors, problem.unflatten(x))
     start = flatten(tensors)
+    # BatchNorm's statistics are not frozen: they are estimated again at every x.
+    estimated = problem.statistics(start) if isinstance(problem, Supervised) else {}
     for name, value in problem.unflatten(start).items():
-        if not torch.equal(value, tensors[name].to(value)):
+        if name not in estimated and not torch.equal(value, tensors[name].to(value)):
             raise ValueError(
                 f"{path} has another {name!r} than the problem, where it is frozen; pass a model "
                 "with the same frozen parts."

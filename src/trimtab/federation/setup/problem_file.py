@@ -167,6 +167,12 @@ class ProblemFile:
             collate=collate,
         )
         problem.metric, problem.columns = self.metric, self.columns
+        if problem.model.norms:
+            layer = next(iter(problem.model.norms))
+            raise ValueError(
+                f"layer '{layer}' in {self.path} is BatchNorm, whose running statistics "
+                "a federation does not pool yet; use GroupNorm, or freeze it with .eval()."
+            )
         return problem
 
     def _built(self) -> tuple[nn.Module, Any]:

@@ -1,6 +1,6 @@
 """Mini-batches: how large they are, and which samples make up the k-th one of a round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Literal
 
@@ -64,6 +64,28 @@ def drawn(
         samples.plans[how] = kernel.BatchPlan(clients, samples.lengths, sizes, numbers, independent)
     plan: kernel.BatchPlan = samples.plans[how]
     return plan.drawn((seed, BATCH, r)) if plan.works else None
+
+
+def one_pass(data: Data, batch: int | float | None, least: int = 1) -> Iterator[Data]:
+    """Yield all samples in mini-batches, always the same ones.
+
+    least: the fewest samples of a mini-batch; fewer go into the one before.
+    """
+    n = len(data)
+    b = batch_size(batch, n)
+    if n < least:
+        yield data.take(torch.zeros(least, dtype=torch.long, device=data.device))
+        return
+    if b >= n:
+        yield data
+        return
+    # Samples may be sorted by their labels, so they are not taken in their order.
+    order = torch.randperm(n, generator=stream(0, BATCH, n)).to(data.device)
+    parts = list(torch.split(order, b))
+    if len(parts[-1]) < least:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    for rows in parts:
+        yield data.take(rows)
 
 
 class Batches:

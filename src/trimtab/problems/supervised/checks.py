@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.streams import global_state, seeded
+from trimtab.problems.supervised.buffers import running_statistics
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
@@ -19,7 +20,6 @@ from trimtab.problems.supervised.flat import (
     map_rows,
     map_tree,
     parts,
-    running_statistics,
     version,
 )
 from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, loss_kind
@@ -37,7 +37,7 @@ def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) 
     """Raise ValueError if module or loss cannot take the data, or if training changes buffers."""
     with torch.no_grad():
         # Once in training mode: later data repeat only the checks that depend on the data.
-        _run(owner, data, _few(data), model, loss, [True])
+        _run(owner, data, _few(data, model), model, loss, [True])
 
 
 def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
@@ -47,7 +47,7 @@ def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
     change the data.
     """
     # Two copies: the first is passed to the module, the second shows whether that changed it.
-    few, before = _few(data), _few(data)
+    few, before = _few(data, model), _few(data, model)
     if not _equal(few.batch, before.batch):
         raise ValueError(
             "collate returns another batch when it is called again with the same samples, so that "
@@ -220,7 +220,10 @@ def _repeated(tree: Tree, t: int) -> Tree:
     return map_rows(lambda part: torch.cat([part] * t), tree)
 
 
-def _few(data: Data) -> Data:
+def _few(data: Data, model: FlatModule) -> Data:
+    if model.norms and len(data) == 1:
+        # BatchNorm may refuse it, but evaluation takes any number of samples.
+        return data.take(torch.tensor([0, 0], device=data.device))
     # With the extreme indices too: one that is out of range for an embedding must fail here.
     if data.samples is not None:
         return data.cut(0, 2).copy()

@@ -170,6 +170,9 @@ class Curvature:
         with GENERATORS, disable_vmap_fallback():
             if self._function is None:
                 self._function = FunctionOfVector(self._mean_loss.model)
+            model = self._function.model
+            if model.norms:
+                model.use(self._mean_loss.statistics(x))
             value = self._function.loss(self._mean_loss.loss, training=False)
 
             def products(X: Tensor, y: Tensor, V: Tensor) -> Tensor:

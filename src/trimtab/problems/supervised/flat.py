@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.parametrizations import _SpectralNorm
-from torch.nn.utils.spectral_norm import SpectralNorm
 
 from trimtab.core import Vector
+from trimtab.problems.supervised.buffers import norms_of
 
 Tree = Any
 """A tensor, or a tuple, list or dict of trees; None where there is nothing."""
@@ -137,7 +136,7 @@ class FlatModule:
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _check_buffers(module)
+        norms = norms_of(module)
         self.module = _copy(module).to(device=device)
         if dtype is not None:
             # Module.to(dtype) would drop the imaginary parts of complex buffers.
@@ -154,6 +153,8 @@ class FlatModule:
         self.start = self.vector_of(self.module)
         self.d, self.dtype, self.device = len(self.start), self.start.dtype, self.start.device
         self.draws = False  # whether forward or loss draws random numbers; `checks` finds out
+        self.needs_two = False  # whether BatchNorm refuses a single sample; `MeanLoss` finds out
+        self._set_norms(list(norms))
         self._as_given = [(m, m.training) for m in self.module.modules()]
         self._training: bool | None = None  # the mode it was last put in
         self._vector = self.start.clone()  # what the parameters are views of
@@ -163,11 +164,37 @@ class FlatModule:
 
     def copy_for_thread(self) -> "FlatModule":
         """Return a copy with separate parameters, for another thread."""
-        copy_for_thread = FlatModule(self.module)
-        copy_for_thread.start, copy_for_thread.draws = self.start, self.draws
+        copied = FlatModule(self.module)
+        copied.start, copied.draws = self.start, self.draws
         flags = [flag for _, flag in self._as_given]
-        copy_for_thread._as_given = list(zip(copy_for_thread.module.modules(), flags, strict=True))
-        return copy_for_thread
+        copied._as_given = list(zip(copied.module.modules(), flags, strict=True))
+        copied._set_norms(list(self.norms))
+        return copied
+
+    def _set_norms(self, names: Sequence[str]) -> None:
+        """Let these layers of BatchNorm neither read nor change their buffers in training."""
+        layers: dict[str, Any] = dict(self.module.named_modules())
+        self.norms, self._buffers = {name: layers[name] for name in names}, dict[str, Tensor]()
+        self._used: Mapping[str, Tensor] | None = None
+        for name, layer in self.norms.items():
+            layer.track_running_stats = False
+            self._buffers |= dict(layer.named_buffers(prefix=name))
+        self._initial = {name: t.clone() for name, t in self._buffers.items()}
+
+    def use(self, statistics: Mapping[str, Tensor]) -> None:
+        """Normalise by these statistics in evaluation mode."""
+        if statistics is self._used:
+            return
+        for name, t in statistics.items():
+            self._buffers[name].copy_(t)
+        self._used = statistics
+
+    def released(self) -> nn.Module:
+        """Return a copy of the module whose BatchNorm keeps statistics again when it is trained."""
+        module = deepcopy(self.module)
+        for name in self.norms:
+            vars(module.get_submodule(name))["track_running_stats"] = True
+        return module
 
     def vector_of(self, module: nn.Module) -> Vector:
         """Return the trainable parameters of a module of the same build as a vector."""
@@ -178,9 +205,15 @@ class FlatModule:
         """Return the trainable parameters in the state_dict of a module of the same build."""
         return torch.cat([state_dict[name].detach().reshape(-1) for name in self.names])
 
-    def state_dict(self, x: Vector) -> dict[str, Tensor]:
-        """Return the module's whole state_dict, with the parameters of x."""
+    def state_dict(
+        self, x: Vector, statistics: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the module's whole state_dict, with the parameters of x.
+
+        statistics: the buffers of BatchNorm; default those that the module was given with.
+        """
         self._vector.copy_(x.detach())
+        self.use(statistics or self._initial)
         return {name: t.detach().clone() for name, t in self.module.state_dict().items()}
 
     def __call__(self, x: Vector, X: Tree) -> Any:
@@ -285,11 +318,11 @@ class FunctionOfVector:
     """
 
     def __init__(self, model: FlatModule) -> None:
-        self._model = model.copy_for_thread()
-        places = {id(p): j for j, p in enumerate(self._model.trainable)}
+        self.model = model.copy_for_thread()
+        places = {id(p): j for j, p in enumerate(self.model.trainable)}
         self._places = [
             (layer._parameters, name, places[id(parameter)])
-            for layer in self._model.module.modules()
+            for layer in self.model.module.modules()
             for name, parameter in layer._parameters.items()
             if parameter is not None and id(parameter) in places
         ]
@@ -298,7 +331,7 @@ class FunctionOfVector:
         self, loss: Callable[[Tensor, Tensor], Tensor], training: bool = True
     ) -> Callable[..., Tensor]:
         """Return (x, X, y) -> the loss, in training mode or without dropout."""
-        model = self._model
+        model = self.model
         sizes, shapes = [p.numel() for p in model.trainable], [p.shape for p in model.trainable]
 
         def value(x: Vector, X: Tensor, y: Tensor) -> Tensor:
@@ -338,8 +371,9 @@ def check_module(module: nn.Module) -> None:
     """Raise ValueError for TorchScript, or parameters that are not finite float32 or float64."""
     for name, m in module.named_modules():
         if isinstance(m, torch.jit.ScriptModule):
+            where = f"layer '{name}' ({_name(m)})" if name else _name(m)
             raise ValueError(
-                f"{_layer(name, m)} is TorchScript, whose parameters cannot become parts of a "
+                f"{where} is TorchScript, whose parameters cannot become parts of a "
                 "vector; pass the nn.Module that torch.jit.script or torch.jit.trace was given."
             )
     for name, p in module.named_parameters():
@@ -390,40 +424,6 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error as part of a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return re.sub(r"[.!?] (?=[A-Z])", "; ", lines[0]).rstrip(".")
-
-
-def _check_buffers(module: nn.Module) -> None:
-    for name, m in module.named_modules():
-        if m.training and getattr(m, "running_mean", None) is not None:
-            raise ValueError(running_statistics(_layer(name, m)))
-        if m.training and _has_spectral_norm(m):
-            raise ValueError(
-                f"{_layer(name, m)} has a spectral_norm, whose power iteration changes buffers in "
-                "every forward pass, which have no gradient and cannot be averaged as parameters; "
-                "freeze them with .eval() of that layer before you pass the module, or use "
-                "weight_norm instead."
-            )
-
-
-def _has_spectral_norm(m: nn.Module) -> bool:
-    """Return whether a layer has one of PyTorch's two implementations of spectral_norm."""
-    parametrized = getattr(m, "parametrizations", None)
-    new = isinstance(parametrized, nn.ModuleDict) and any(
-        isinstance(each, _SpectralNorm) for each in parametrized.modules()
-    )
-    return new or any(isinstance(hook, SpectralNorm) for hook in m._forward_pre_hooks.values())
-
-
-def _layer(name: str, m: nn.Module) -> str:
-    return f"layer '{name}' ({_name(m)})" if name else _name(m)
-
-
-def running_statistics(where: str) -> str:
-    """Return the message for a module whose buffers change while it trains."""
-    return (
-        f"{where} keeps running statistics, which have no gradient and cannot be averaged as "
-        "parameters; use GroupNorm instead, or freeze it with .eval() before you pass the module."
-    )
 
 
 def _name(module: nn.Module) -> str:

@@ -1,6 +1,7 @@
 """The mean loss of a module on data, its gradient and its curvature; large inputs in pieces."""
 
 import warnings
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock, current_thread, local, main_thread
 from types import TracebackType
@@ -14,6 +15,7 @@ from trimtab.compute.kernel import Layers, library
 from trimtab.core import Vector
 from trimtab.core.streams import seeded
 from trimtab.core.threads import pool
+from trimtab.problems.supervised.batch_norm import Found, Statistics, observed
 from trimtab.problems.supervised.checks import (
     SAME,
     changes_batch,
@@ -51,7 +53,10 @@ class MeanLoss:
         self.model, self.loss, self.autocast = model, loss, autocast
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
-        self._cuttable: bool | None = None  # whether large data may be computed in pieces
+        # Whether large data may be computed in pieces, in training and in evaluation.
+        self._cuttable: dict[bool, bool] = {}
+        # x -> the statistics of BatchNorm in evaluation; those of all clients, set by the problem.
+        self.statistics: Callable[[Vector], Statistics] = lambda x: {}
         self._threads = local()
 
     @property
@@ -73,6 +78,8 @@ class MeanLoss:
         with GENERATORS:
             check = check_on_two_samples if self._loss_checked else check_first
             check(owner, data, self.model, self.loss)
+            if self.model.norms and not self._loss_checked:
+                self.model.needs_two = self._refuses_one(data.cut(0, 1).copy())
             self._loss_checked = True
             form = self._closed_form
             if form is not None and not self._closed_form_checked and data.fits_kernel(form.layers):
@@ -92,6 +99,43 @@ class MeanLoss:
                 stacklevel=2,
             )
 
+    @torch.no_grad()
+    def _refuses_one(self, data: Data) -> bool:
+        """Return whether BatchNorm refuses a mini-batch of one sample; one with space may pass."""
+        self.model.mode(training=True)
+        try:
+            with seeded(0, self.model.device):
+                self._called(self.model, self.model.start, data)
+        except ValueError as error:
+            return "more than 1 value per channel" in str(error)
+        except RuntimeError:
+            pass  # The module itself may want several samples.
+        return False
+
+    def _called(self, model: FlatModule, x: Vector, data: Data) -> Any:
+        """Return the module's output, or the value of a loss of module and batch."""
+        on_batch = isinstance(self.loss, OnBatch)
+        return self.loss(model.at(x), data.batch) if on_batch else model(x, data.X)
+
+    @torch.no_grad()
+    def moments(self, x: Vector, owner: str, mini_batches: Iterable[Data]) -> Found:
+        """Return the moments of what layers of BatchNorm get, without dropout."""
+        model = self.thread_model
+        model.mode(training=False)
+        with self.precision(x), _Naming(owner), observed(model.norms) as found:
+            for part in mini_batches:
+                self._called(model, x, part)
+        return found
+
+    def _model_in(self, training: bool, x: Vector) -> FlatModule:
+        """Return the calling thread's model for training, or for evaluation at x."""
+        model = self.thread_model
+        statistics = None if training or not model.norms else self.statistics(x)
+        model.mode(training)
+        if statistics is not None:
+            model.use(statistics)
+        return model
+
     # -- values
 
     def precision(self, x: Vector) -> AbstractContextManager[Any]:
@@ -100,10 +144,9 @@ class MeanLoss:
 
     def outputs(self, x: Vector, data: Data, training: bool = False) -> Tree:
         """Return the module's outputs for all samples."""
-        model = self.thread_model
-        model.mode(training)
         with _Naming(data.owner):
-            pieces = self.output_pieces(data)
+            pieces = self.output_pieces(data, training)
+            model = self._model_in(training, x)
             # Outputs without a row per sample, such as one number, cannot be concatenated.
             if len(pieces) == 1:
                 return model(x, data.X)
@@ -114,12 +157,11 @@ class MeanLoss:
 
         def of_piece(piece: Data) -> Tree:
             with torch.no_grad(), self.precision(x):
-                model = self.thread_model
-                model.mode(training=False)
-                return model(x, piece.X)
+                return self._model_in(False, x)(x, piece.X)
 
         with _Naming(data.owner):
             pieces = self.output_pieces(data)
+            self._model_in(False, x)  # Statistics are estimated once, here.
             return join(list(pool(library.cores()).map(of_piece, pieces)))
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
@@ -152,14 +194,13 @@ class MeanLoss:
                 return self.of_outputs(self.outputs(x, data), data)
             pieces = self.pieces(data)
             each = zip(pieces, self._shares(pieces) or [1.0], strict=True)
-            losses = [s * self._recorded(self.thread_model, x, p, False) for p, s in each]
+            losses = [s * self._recorded(x, p, False) for p, s in each]
             return torch.stack(losses).sum()
 
     @torch.no_grad()
     def measured(self, function: OnBatch, name: str, x: Vector, data: Data) -> Any:
         """Return a metric of module and batch, without dropout, on all samples at once."""
-        model = self.thread_model
-        model.mode(training=False)
+        self._model_in(False, x)
         with self.precision(x), _Naming(data.owner):
             return self._on_batch(function, f"metric '{name}'", x, data)
 
@@ -174,13 +215,12 @@ class MeanLoss:
 
     def autograd(self, x: Vector, data: Data, training: bool = True) -> Vector:
         """Return the gradient by autograd, on the calling thread's own module."""
-        model = self.thread_model
         with torch.enable_grad():
-            return model.gradient(self._recorded(model, x, data, training))
+            return self.thread_model.gradient(self._recorded(x, data, training))
 
     def full_gradient(self, x: Vector, data: Data, training: bool) -> Vector:
         """Return the gradient on all data, for large inputs in pieces."""
-        pieces = self.pieces(data)
+        pieces = self.pieces(data, training)
         if len(pieces) == 1:
             return self.gradient(x, data, training)
         parts = self._shares(pieces)
@@ -205,12 +245,12 @@ class MeanLoss:
         with torch.enable_grad():
             for piece, share in zip(pieces, parts, strict=True):
                 if share:
-                    loss = self._recorded(model, x, piece, training=False)
+                    loss = self._recorded(x, piece, training=False)
                     total.add_(model.hessian_products(loss, V), alpha=share)
         return total
 
-    def _recorded(self, model: FlatModule, x: Vector, data: Data, training: bool) -> Tensor:
-        model.mode(training)
+    def _recorded(self, x: Vector, data: Data, training: bool) -> Tensor:
+        model = self._model_in(training, x)
         with self.precision(x), _Naming(data.owner):
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
@@ -242,24 +282,25 @@ class MeanLoss:
 
     # -- inside
 
-    def pieces(self, data: Data) -> list[Data]:
+    def pieces(self, data: Data, training: bool = False) -> list[Data]:
         """Cut large inputs, if the module treats each sample by itself, or the loss is a mean."""
         rows = max(64, _CHUNK // max(1, data.row_bytes))
         if len(data) <= rows:
             return [data]
-        if self._cuttable is None:
+        if training not in self._cuttable:
             few = data.cut(0, 64)
             with GENERATORS, seeded(0, self.model.device):
                 by_losses = isinstance(self.loss, OnBatch) or data.samples is not None
                 model = self.thread_model
-                self._cuttable = self._adds_up(few) if by_losses else rowwise(model, few)
-        if not self._cuttable:
+                cuttable = self._adds_up(few) if by_losses else rowwise(model, few, training)
+                self._cuttable[training] = cuttable
+        if not self._cuttable[training]:
             return [data]
         return [data.cut(start, start + rows) for start in range(0, len(data), rows)]
 
-    def output_pieces(self, data: Data) -> list[Data]:
+    def output_pieces(self, data: Data, training: bool = False) -> list[Data]:
         """Cut large inputs, if outputs of the pieces have one shape and may be joined."""
-        return [data] if data.samples is not None else self.pieces(data)
+        return [data] if data.samples is not None else self.pieces(data, training)
 
     def _shares(self, pieces: list[Data]) -> list[float] | None:
         """Return the weights with which the losses of pieces add up to the loss of all samples."""
@@ -274,11 +315,10 @@ class MeanLoss:
         # Parts of different sizes: with equal ones, weights by the wrong counts would add up too.
         third = max(1, len(data) // 3)
         pieces = [data.cut(0, third), data.cut(third, len(data))]
-        parts, model = self._shares(pieces) or [], self.thread_model
+        parts, start = self._shares(pieces) or [], self.model.start
         try:
             whole, *each = (
-                float(self._recorded(model, model.start, part, training=False))
-                for part in (data, *pieces)
+                float(self._recorded(start, part, training=False)) for part in (data, *pieces)
             )
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False
@@ -297,21 +337,21 @@ class MeanLoss:
 
 
 @torch.no_grad()
-def rowwise(model: FlatModule, data: Data) -> bool:
+def rowwise(model: FlatModule, data: Data, training: bool) -> bool:
     """Return whether the module computes each sample by itself, so that inputs can be cut."""
     half = len(data) // 2
-    for training in (False,) if model.draws else (False, True):
-        model.mode(training)
-        try:
-            whole = model(model.start, data.X)
-            halves = (data.cut(0, half), data.cut(half, len(data)))
-            joined = join([model(model.start, part.X) for part in halves])
-        except (RuntimeError, ValueError, IndexError, TypeError):
-            return False
-        for one, other in zip(leaves(whole), leaves(joined), strict=True):
-            if one.shape != other.shape or (one - other).norm() > SAME * one.norm():
-                return False
-    return True
+    model.mode(training and not model.draws)
+    try:
+        whole = model(model.start, data.X)
+        halves = (data.cut(0, half), data.cut(half, len(data)))
+        joined = join([model(model.start, part.X) for part in halves])
+    except (RuntimeError, ValueError, IndexError, TypeError):
+        return False
+    both = zip(leaves(whole), leaves(joined), strict=True)
+    return all(
+        one.shape == other.shape and bool((one - other).norm() <= SAME * one.norm())
+        for one, other in both
+    )
 
 
 class _Naming:

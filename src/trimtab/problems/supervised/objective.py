@@ -84,7 +84,7 @@ def pooled(
         output = model(model.start, few.X)
         if not isinstance(output, Tensor) or output.shape[:1] != (len(few),):
             return None
-        return every if rowwise(model, few) else None
+        return every if rowwise(model, few, training=False) else None
 
 
 @dataclass(frozen=True)

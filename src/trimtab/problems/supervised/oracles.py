@@ -12,7 +12,7 @@ from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
 from trimtab.core.streams import FORWARD, mix, seeded
-from trimtab.problems.supervised.batches import Batches, Sampling, drawn
+from trimtab.problems.supervised.batches import Batches, Sampling, drawn, one_pass
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form
 from trimtab.problems.supervised.data import Data
@@ -39,8 +39,18 @@ class Oracles:
     def gradient(self, x: Vector, data: Data, training: bool = True, whole: bool = False) -> Vector:
         """Return the gradient on samples, plus l2 x; on `whole` data, if large, in pieces."""
         mean = self.mean_loss
+        if whole and training and mean.model.norms:
+            return self._over_one_pass(x, data) + self.l2 * x
         gradient = (mean.full_gradient if whole else mean.gradient)(x, data, training)
         return gradient + self.l2 * x if self.l2 else gradient
+
+    def _over_one_pass(self, x: Vector, data: Data) -> Vector:
+        """Return the gradient on all data, each mini-batch normalised by itself."""
+        total, least = torch.zeros_like(x), 1 + self.mean_loss.model.needs_two
+        for part in one_pass(data, self.batch, least):
+            gradient = self.mean_loss.gradient(x, part, training=True)
+            total.add_(gradient, alpha=len(part) / len(data))
+        return total
 
     def oracle(self, i: int, seed: int, r: int) -> Gradient:
         """Return g_i, by the kernel where it can, else by autograd."""
@@ -85,6 +95,9 @@ class Oracles:
         pairs = list(zip(data, self._cut(clients, data, seed, r), strict=True))
 
         def g(y: Vector, k: int | None = None) -> Vector:
+            if k is None and self.mean_loss.model.norms:
+                both = zip(y.expand(len(data), y.shape[-1]), data, strict=True)
+                return torch.stack([self.gradient(x, each, whole=True) for x, each in both])
             parts = [each if k is None else batches[k] for each, batches in pairs]
             same_size: dict[int, list[int]] = {}
             for j, part in enumerate(parts):

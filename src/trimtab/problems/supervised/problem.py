@@ -27,6 +27,7 @@ from trimtab.problems.supervised.arguments import (
     module_of,
     numbers_of,
 )
+from trimtab.problems.supervised.batch_norm import ModelWithStatistics, PooledStatistics
 from trimtab.problems.supervised.batches import Sampling, batch_size
 from trimtab.problems.supervised.clients import (
     ClientData,
@@ -59,7 +60,7 @@ from trimtab.problems.supervised.oracles import Oracles
 from trimtab.problems.supervised.reading import Collate, Reader
 
 
-class Supervised(TableConstructors, Problem):
+class Supervised(TableConstructors, ModelWithStatistics, Problem):
     """Supervised learning over clients.
 
     module: an nn.Module, whose parameters are x0, or a function that builds one under the seed; it
@@ -135,6 +136,7 @@ class Supervised(TableConstructors, Problem):
         self._vectorised = Vectorised(self._mean_loss)
         self._curvature = Curvature(self._mean_loss, self._vectorised)
         self.weights = normalised(numbers_of(weights, self.clients), self.N)
+        self._statistics = self._mean_loss.statistics = PooledStatistics(self)
         self.groups = None if groups is None else list(groups)
         # The metric to compare by, if it is neither accuracy nor loss.
         self.metric: Metric | None = None
@@ -164,9 +166,7 @@ class Supervised(TableConstructors, Problem):
         perplexity: of all their samples together).
         """
         if client is not None:
-            own = self._evaluation_data.own(client)
-            data = self.clients[client] if own is None else own
-            return self._evaluation.on(data, x, self.kernel)
+            return self._evaluation.on(self._own_data(client), x, self.kernel)
         if self.has_test:
             return self._evaluation.on(self.test, x, self.kernel)
         each = (self.clients[i] for i in range(self.N))
@@ -345,10 +345,6 @@ class Supervised(TableConstructors, Problem):
         """Whether there are test data."""
         return self._evaluation_data.has_test
 
-    def unflatten(self, x: Vector) -> dict[str, Tensor]:
-        """Return the module's whole state_dict at x, frozen parts and buffers included."""
-        return self.model.state_dict(x)
-
     def flatten(self, state_dict: Mapping[str, Tensor]) -> Vector:
         """Return the x whose module has this state_dict."""
         return self.model.vector_in(state_dict).to(self.model.start)
@@ -413,6 +409,11 @@ class Supervised(TableConstructors, Problem):
     @property
     def _evaluation(self) -> Evaluation:
         return Evaluation(self._mean_loss, self.metrics, self.in_target_units)
+
+    def _own_data(self, client: int) -> Data:
+        """Return the data that a client is evaluated on."""
+        own = self._evaluation_data.own(client)
+        return self.clients[client] if own is None else own
 
     def _identity(self) -> FingerprintParts:
         settings = {

@@ -1,0 +1,56 @@
+"""Write the source of the documentation site: the pages of docs/, and those made from the code.
+
+python -m docs.generate [FOLDER], by default build/docs, in the folder of the project. `make docs`
+does it before `mkdocs build`, so that the site needs no plugin for it.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from docs.generate import algorithms, gallery, reference
+from docs.generate.equations import blocks_as_mathml
+from docs.generate.links import AT_TOP, ROOT, page_of, rewritten
+
+NOT_COPIED = {"docs/algorithms.md"}  # `algorithms` makes pages of it
+
+
+def write(folder: Path) -> None:
+    """Write all pages into an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path, text in pages().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, "utf-8")
+    for file in (ROOT / "docs").rglob("*"):
+        if file.suffix in (".svg", ".css", ".js", ".yaml", ".sh"):
+            there = folder / file.relative_to(ROOT / "docs")
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, there)
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its path on the site."""
+    written = [path for path in AT_TOP if path.endswith(".md")]
+    written += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
+    copied = {page_of(path): path for path in written if path not in NOT_COPIED}
+    return {
+        **{page: _copied(path, page) for page, path in copied.items() if page},
+        **algorithms.pages(),
+        **reference.pages(),
+        **gallery.pages(),
+        "citation.md": _citation(),
+    }
+
+
+def _copied(path: str, page: str) -> str:
+    return blocks_as_mathml(rewritten((ROOT / path).read_text("utf-8"), path, page))
+
+
+def _citation() -> str:
+    said = "Please cite trimtab, and the papers of the algorithms that you use."
+    content = (ROOT / "CITATION.cff").read_text("utf-8")
+    return f"# Citing trimtab\n\n{said}\n\n```yaml\n{content}```\n"
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs")
