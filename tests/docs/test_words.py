@@ -19,6 +19,7 @@ FOLDERS = (
         "problems",
         "report",
         "simulation",
+        "studies",
         "testing",
         "torch",
     ),
@@ -26,7 +27,6 @@ FOLDERS = (
 TO_COME = {
     "diagnosis.md",
     "federation.md",
-    "studies.md",
 }  # rewritten with their folders
 COVERED = [
     *(ROOT / "src" / "trimtab").glob("*.py"),

@@ -48,7 +48,7 @@ class Trial:
         self._sim: Simulation | None = None
         self._unsaved = 0.0  # seconds of work since the last checkpoint
         self._best: tuple[int, Vector] | None = None  # the best round, if this process ran it
-        self._most: float | None = None  # the best score, of whoever ran it
+        self._most: float | None = None  # the best score, whichever process ran it
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Trial:
             if sim is None or sim.r > done:
                 sim = self.simulation(self.algorithm, self.problem, self.settings)
             self._sim = sim
-        while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits once more
+        while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits again
             next(self._sim)
         return self._sim
 
@@ -181,7 +181,7 @@ class Trial:
         return self.x_after(r)
 
     def x_after(self, r: int) -> Vector:
-        """Return x after a round that was not kept before an interruption: it is run once more."""
+        """Return x after a round that was not kept before an interruption, by running again."""
         again = self.simulation(self.algorithm, self.problem, self.settings)
         *_, last = islice(again, r)
         x: Vector = last.x

@@ -132,7 +132,7 @@ class Tuner:
         self._again = again
 
     def _from_moved_start(self) -> Generator[RoundDone, None, Again]:
-        """Run the winner once more from a start that was moved by a millionth."""
+        """Run the winner again from a start that was moved by a millionth."""
         study, trial = self.study, self.winner.trial
         here = self.spec.measured or study.measured
         x, seed = trial.settings.x, trial.settings.seed
