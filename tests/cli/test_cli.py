@@ -53,8 +53,7 @@ def features():
 
 def instancenorm():
     p = good()
-    layer = nn.InstanceNorm1d(4, track_running_stats=True)
-    return p.replace(module=nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)))
+    return p.replace(module=nn.Sequential(nn.Linear(3, 2), nn.InstanceNorm1d(2, 0.1, 0.1, 0, 1)))
 
 def steep():
     return Quadratic(A=[1e4, 2e4], b=[1.0, 2.0])

@@ -77,6 +77,35 @@ def test_the_reproductions_that_are_offered_are_those_there_are():
     assert tuple(REPRODUCTIONS) == commands.NAMES
 
 
+LOADED = """
+import sys, torch, numpy, click, safetensors.torch, rich.console, rich.table
+packages = lambda: {name.partition(".")[0] for name in sys.modules if name[0] != "_"}
+before = packages()
+from trimtab.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+print(*(packages() - before - sys.stdlib_module_names), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run scaffold digits --eta-l 1 --K 2 -R 1",
+        "compare digits --algorithms sgd,scaffold -R 3 --budget 1000 --seeds 1",
+    ],
+)
+def test_a_command_on_digits_loads_no_other_library(command, tmp_path):
+    """scikit-learn has the digits; importing it, SciPy and pandas took most of the start."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *command.split(), "--out", "out"],
+        **{"capture_output": True, "text": True, "cwd": tmp_path},
+    )
+    assert done.stderr.split() == ["trimtab"], done.stderr
+
+
 def test_import_trimtab_loads_nothing_heavy():
     code = "import sys, trimtab; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,7 +19,7 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
     ".": (945, 7),
-    "algorithms": (2139, 24),
+    "algorithms": (2132, 24),
     "cli": (3036, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
@@ -27,7 +27,8 @@ BUDGET = {
     "core": (1426, 11),
     "diagnosis": (5841, 25),
     "federation": (9050, 68),
-    "problems": (10008, 46),
+    "flower": (498, 3),
+    "problems": (10010, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
@@ -36,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 48_139  # lines
+TESTS = 49_066  # lines
 
 
 def files_of(folder):

@@ -36,6 +36,7 @@ LEVELS = (
     ("_files",),
     ("core", "commit"),
     ("torch",),
+    ("flower",),
     ("compute", "algorithms"),
     ("problems",),
     ("simulation",),
@@ -148,6 +149,18 @@ def test_loops_of_ones_own_load_nothing_of_the_simulator():
     loaded = {name for name in done.stdout.split() if name.startswith("trimtab.")}
     assert {part(name) for name in loaded} <= {"_files", "_version", "commit", "errors", "torch"}
     assert not {"lightning", "transformers"} & {*done.stdout.split()}
+
+
+def test_an_app_of_flower_loads_nothing_of_the_simulator_and_public_names_alone():
+    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+    for module in MODULES:
+        if module.startswith("trimtab.flower"):
+            parts = {part(name) for name in ours(module)}
+            assert parts <= {"commit", "errors", "flower", "torch"}, module
+            assert outside(module) <= {"flwr", "safetensors", "torch", "trimtab"}, module
+            assert {name for name in imports(module) if name.startswith("flwr")} <= public, module
+        else:
+            assert "flower" not in {part(f"{name}.") for name in ours(module)}, module
 
 
 def test_algorithms_import_torch_core_and_bases_only():

@@ -16,6 +16,7 @@ FOLDERS = (
         "cluster",
         "compute",
         "core",
+        "flower",
         "problems",
         "report",
         "simulation",

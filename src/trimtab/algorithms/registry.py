@@ -109,7 +109,7 @@ def register(cls: type[Any], *, title: str | None = None, colour: str | None = N
     """
     if not isinstance(cls, type):
         raise ValueError(f"register: {cls!r} is not a class; pass the class of an algorithm.")
-    _check_class(cls, cls.__name__)
+    _checked(cls, cls.__name__)
     name = cls.__name__.lower()
     if name in _TITLES or name in _parts():
         raise ValueError(
@@ -160,9 +160,7 @@ def _named(name: str) -> Kind:
         return _kind_of_class(_class_in(name), source=name)
     for point in entry_points(group=GROUP):
         if point.name.lower() == lower:
-            cls = point.load()
-            _check_class(cls, point.value)
-            return _kind_of_class(cls, source=point.value)
+            return _kind_of_class(_checked(point.load(), point.value), source=point.value)
     raise BadArgument(
         "algorithm",
         "{_name!r} is not an algorithm{_near}; pass one of {_known}, or file.py:Class.",
@@ -188,8 +186,7 @@ def _class_in(spec: str) -> type[Any]:
     if cls is None:
         what = f"{path} has no {name}" if name else f"{spec} names no class"
         raise ValueError(f"{what}; pass {path}:{_one_of(module, 'Class')}.")
-    _check_class(cls, spec)
-    return cls  # type: ignore[no-any-return]
+    return _checked(cls, spec)
 
 
 def _one_of(module: Any, otherwise: str) -> str:
@@ -199,7 +196,7 @@ def _one_of(module: Any, otherwise: str) -> str:
     return found[0].__name__ if found else otherwise
 
 
-def _check_class(cls: Any, where: str) -> None:
+def _checked(cls: Any, where: str) -> type[Any]:
     missing = [n for n in ("init_server", "init_client", "round") if not hasattr(cls, n)]
     if not isinstance(cls, type) or not is_dataclass(cls) or missing:
         lacks = f"it has no {missing[0]}" if missing else "it is not a dataclass"
@@ -207,6 +204,7 @@ def _check_class(cls: Any, where: str) -> None:
             f"{where} is not an algorithm: {lacks}; write a frozen dataclass with init_server, "
             "init_client and round."
         )
+    return cls
 
 
 def _kind_of_class(
@@ -224,11 +222,7 @@ def _kind_of_class(
 
 
 def algorithm_list(given: Any) -> list[Any]:
-    """Return the names, classes and instances of a list; raise BadArgument if it is not one.
-
-    >>> algorithm_list(["fedavg", "scaffold"])
-    ['fedavg', 'scaffold']
-    """
+    """Return the names, classes and instances of a list; raise BadArgument if it is not one."""
     if isinstance(given, str | type) or hasattr(given, "init_server"):
         shown = repr(given.split(",")) if isinstance(given, str) else f"[{_written(given)}]"
         sentence = "{algorithms:{_given}} is not a list; pass {algorithms:{_list}}."
@@ -244,7 +238,7 @@ def algorithm_list(given: Any) -> list[Any]:
         which: Any = each
         if isinstance(each, str | type):
             which = kind(each).name
-            _check_class(kind(each).cls, _written(each))
+            _checked(kind(each).cls, _written(each))
         elif not hasattr(each, "init_server"):
             sentence = "{_given} is not an algorithm; pass a name, a class or an instance."
             raise BadArgument("algorithms", sentence, _given=repr(each))
@@ -358,9 +352,8 @@ def trial_of(chosen: Kind, **words: Any) -> Any:
 
     The step size is 0.1, which is stable for L = 1, and K is 5, unless words has others.
     """
-    step = {chosen.step: 0.1} if chosen.step else {}
-    local = {"K": 5} if chosen.has_K else {}
-    return build(chosen, **step | local | words)
+    own = {p.name for p in chosen.parameters}
+    return build(chosen, **{n: v for n, v in ((chosen.step, 0.1), ("K", 5)) if n in own} | words)
 
 
 # -- as JSON: names and hyper-parameters, but no code (docs/decisions/no-code-travels.md)
