@@ -96,10 +96,6 @@ class Budget:
     gradients: float = inf
     round_cost: float = 0.0
 
-    def ledger(self) -> Ledger:
-        """Return a ledger for one algorithm."""
-        return Ledger(self.gradients, self.round_cost)
-
 
 def budget_of(points: Sequence[tuple[float, float]], seconds: float) -> Budget:
     """Return how many sample gradients fit in so many seconds, from the work and time of rounds.

@@ -209,11 +209,6 @@ class Goal:
         finite = [line for line in rounds if self.score(line.metrics) > -inf]
         return max(finite, key=lambda line: self.score(line.metrics)) if finite else None
 
-    def rounds_without_gain(self, rounds: Sequence[RoundLine]) -> int:
-        """Return the number of rounds since the best one; all of them if none is finite."""
-        line = self.best_round(rounds)
-        return len(rounds) if line is None else rounds[-1].r - line.r
-
     def best(self, rounds: Sequence[RoundLine]) -> float | None:
         """Return the best value seen."""
         line = self.best_round(rounds)

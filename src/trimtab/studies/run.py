@@ -36,7 +36,7 @@ from trimtab.studies.record import (
     execution_facts,
     move_aside,
 )
-from trimtab.studies.trial import Trial
+from trimtab.studies.trial import RoundsWithoutGain, Trial
 
 SPLIT = 0.1  # of each client's rows: the share that `compare` holds out by default, too
 Save = Literal["best", "last", "both"]
@@ -205,7 +205,7 @@ def _selected(
     stopped: Stopped = "rounds"
     if goal.held(rounds) is not None:
         stopped = "target"
-    elif patience is not None and goal.rounds_without_gain(rounds) >= patience:
+    elif patience is not None and RoundsWithoutGain(goal).count(rounds) >= patience:
         stopped = "patience"
     line = rounds[-1] if save == "last" else goal.best_round(rounds)
     if line is None:

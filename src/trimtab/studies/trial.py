@@ -95,11 +95,6 @@ class Trial:
         if self.record.reload():
             self._sim = self._best = self._most = None
 
-    def release(self) -> None:
-        """Free the simulation; it is loaded or repeated if the trial runs on."""
-        self.save()
-        self._sim = None
-
     def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
         """Run until round `to`, the round that holds the target, divergence, or early stopping.
 
@@ -107,7 +102,7 @@ class Trial:
         Rounds on record are repeated one by one, and decide as they did when they were run, so that
         a run that is resumed ends where it would have ended.
         """
-        tracker, gain, scores = goal.tracker(), _RoundsWithoutGain(goal), list[float]()
+        tracker, gain, scores = goal.tracker(), RoundsWithoutGain(goal), list[float]()
         while len(self.rounds) < to and not self.diverged:
             scores += [goal.score(line.metrics) for line in self.rounds[len(scores) :]]
             held = tracker.add(scores).round is not None
@@ -263,7 +258,7 @@ class Run:
         return (0.0, median(self.scores[:r][-3:])) if self.cost is None else (1.0, -log(self.cost))
 
 
-class _RoundsWithoutGain:
+class RoundsWithoutGain:
     """Counts the rounds since the best one, looking at each round once."""
 
     def __init__(self, goal: Goal) -> None:
