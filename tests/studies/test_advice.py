@@ -352,6 +352,16 @@ def test_where_no_algorithm_reaches_the_target():
     )
 
 
+def test_a_comparison_that_ended_before_its_report_says_so():
+    """The search may have reached the target, so that an easier one is no advice."""
+    why = "the report after 0 of 5 seeds stopped because the time ran out"
+    cut = made_entry("scaffold", [], complete=False, not_run=["K = 64 stopped", why], best=0.95)
+    assert advise([cut], GOAL) == (
+        f"No algorithm is recommended, because {why}; in its search Scaffold with K = 5 and "
+        "eta_l = 0.1 came to accuracy 0.95: resume it with more minutes or a larger budget."
+    )
+
+
 def test_an_open_search_of_the_recommended_algorithm_is_said_in_any_case():
     entry = made_entry("scaffold", NOISY, at_edge=["K"])
     assert advise([entry], GOAL).endswith("; the search of Scaffold has its best K at the edge.")

@@ -91,6 +91,11 @@ def test_a_run_without_target_shows_the_cost_and_the_test_of_its_model():
     assert "test" not in titles(result(run))  # the rows that a comparison tuned on are in "best"
 
 
+def test_an_algorithm_without_report_seeds_has_no_rounds_to_the_target():
+    entry = made_entry("scaffold", [], complete=False)
+    assert cells(result(entry), "rounds") == ["- ~"]
+
+
 def test_open_searches_and_fragile_steps_are_marked_and_explained():
     entry = made_entry("scaffold", ROUNDS, at_edge=["step", "K"], complete=False)
     fragile = made_entry("fedavg", ROUNDS, again=Again(30, 0.8, True))
