@@ -21,7 +21,7 @@ SHOWS = {
     "client_drift": "what client drift is, small enough to check by hand (notebook)",
     "data_to_advice": "from your tables to advice (notebook)",
     "scaffold_and_mime": "SCAFFOLD against Mime with unequal clients (notebook)",
-    "cifar10_federation": "ResNet-18 on CIFAR-10 over a server and four clients",
+    "cifar10_federation": "ResNet-20 with BatchNorm on CIFAR-10 over a server and four clients",
 }
 
 

@@ -18,26 +18,26 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (945, 7),
+    ".": (962, 7),
     "algorithms": (2132, 24),
     "cli": (3036, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
-    "core": (1426, 11),
+    "core": (1493, 11),
     "diagnosis": (5841, 25),
-    "federation": (9050, 68),
+    "federation": (9329, 60),
     "flower": (498, 3),
-    "problems": (10010, 46),
+    "problems": (10053, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5296, 20),
+    "studies": (5301, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 49_066  # lines
+TESTS = 50_565  # lines
 
 
 def files_of(folder):

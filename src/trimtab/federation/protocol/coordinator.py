@@ -51,6 +51,7 @@ from trimtab.federation.protocol.inquiry import Ask, Inquiry, Terms
 from trimtab.federation.protocol.measured import is_reached, mean_metrics, report_of
 from trimtab.federation.protocol.outcome import FederatedRound, Outcome
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.statistics import Layers, save
 from trimtab.federation.storage import files
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Member, Standing
@@ -94,6 +95,7 @@ class Coordinator:
         norm_limit: float = 1e6,
         pause: float = 5.0,
         terms: Callable[[], Terms] | None = None,
+        norms: Layers | None = None,
     ) -> None:
         if len(set(sites)) != len(sites) or not sites:
             raise ValueError(f"sites={list(sites)}; pass distinct names, at least one.")
@@ -110,6 +112,7 @@ class Coordinator:
         self.metric = metric  # what the target is of; else accuracy, or loss
         self.ranges = {} if ranges is None else ranges  # of the metrics that sites report
         self.terms = terms  # upon which sites take part; a site with a policy wants them
+        self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
         self.outcome: Outcome | None = None
         self._untold: dict[str, str] = {}
         self._lock = Lock(files.private_folder(folder))
@@ -306,7 +309,12 @@ class Coordinator:
     def _end(self, ask: Ask, reached: bool) -> None:
         """Let the sites measure the last x; without enough of them it is not the end yet."""
         standing, reports = self.standing, dict[str, SiteReport]()
-        arrays, inquiry = arrays_of(standing.server.x), self._inquiry(ask)
+        statistics = self.norms.gather(self._inquiry(ask), standing, self.min_sites)
+        if statistics is None:
+            sleep(self.pause)
+            return
+        arrays = arrays_of((standing.server.x, *statistics.values()))
+        inquiry = self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
                 reports[member.name] = report_of(member, reply)
@@ -327,6 +335,7 @@ class Coordinator:
             log.warning("the last metrics are without some sites (%s)", without)
         metrics = mean_metrics(list(reports.values()))
         reached = reached or is_reached(reports, self.target, self.metric, standing.testing)
+        save(self.folder, standing.r, statistics)
         self._commits.commit(standing, "end", metrics=metrics, reached=reached)
         self.outcome = Outcome(standing.r, reached, metrics)
 

@@ -47,6 +47,7 @@ from trimtab.federation.protocol.policy import (
     limited,
 )
 from trimtab.federation.protocol.rehearsal import Plan, plan
+from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.storage import files
 from trimtab.federation.storage.policy import Policy
 from trimtab.federation.storage.states import START, StateFile, States
@@ -83,6 +84,7 @@ class Site:
         self._kinds: dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
             "work": self._work,
+            "statistics": self._statistics,
             "evaluate": self._evaluate,
             "control": self._control,
             "restore": self._restore,
@@ -163,9 +165,20 @@ class Site:
         return Message({"status": ReplyStatus.DONE} | telemetry, arrays_of(upload))
 
     def _evaluate(self, request: Message) -> Message:
-        """Measure x."""
+        """Measure x, with the statistics of BatchNorm that come with it."""
+        layers, arrays = Layers.of(self.problem), request.arrays
+        beside = layers.like() if len(arrays) > 1 else []
+        check_arrays("the server's x", arrays, [self._vector(), *beside])
+        with layers.given(self.problem, arrays):
+            return _status(ReplyStatus.DONE, **self._measured(request["index"], arrays["0"]))
+
+    def _statistics(self, request: Message) -> Message:
+        """Send the moments of BatchNorm's layers at x on the training data."""
         check_arrays("the server's x", request.arrays, [self._vector()])
-        return _status(ReplyStatus.DONE, **self._measured(request["index"], request.arrays["0"]))
+        if not isinstance(self.problem, Supervised):
+            raise _Refusal("its problem has no layers.")
+        arrays = Layers.of(self.problem).sent(self.problem, request.arrays["0"], request["index"])
+        return Message({"status": ReplyStatus.DONE}, arrays)
 
     def _control(self, request: Message) -> Message:
         """Show the state that the server counts on; look, and change nothing."""

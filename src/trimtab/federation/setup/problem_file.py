@@ -25,6 +25,7 @@ from trimtab.core import Gradient, Vector
 from trimtab.core.hyper import settings_of
 from trimtab.core.streams import PROBLEM, mix, seeded
 from trimtab.errors import BadArgument
+from trimtab.federation.protocol import statistics
 from trimtab.federation.setup.approval import problem_text
 from trimtab.federation.setup.job import state_of
 from trimtab.federation.setup.operator import Federation
@@ -115,6 +116,7 @@ class ProblemFile:
         train, test = (_as(server.model.dtype, part) for part in tables)
         problem = self._problem([train] * MOST, test, batch)
         _ = problem.clients[0], problem.test  # read and checked now, not in the first round
+        problem.check_start()
         return problem
 
     def _of_table(self, part: Any, loss: Loss) -> Any:
@@ -167,12 +169,6 @@ class ProblemFile:
             collate=collate,
         )
         problem.metric, problem.columns = self.metric, self.columns
-        if problem.model.norms:
-            layer = next(iter(problem.model.norms))
-            raise ValueError(
-                f"layer '{layer}' in {self.path} is BatchNorm, whose running statistics "
-                "a federation does not pool yet; use GroupNorm, or freeze it with .eval()."
-            )
         return problem
 
     def _built(self) -> tuple[nn.Module, Any]:
@@ -259,20 +255,21 @@ def save_model(
     for path in (weights, about):
         if path.exists():
             raise ValueError(f"{path} exists; pass another name.")
-    rounds = [line for line in read_journal(state, standing) if line["kind"] == "round"]
+    measured = [line for line in read_journal(state, standing) if line.get("metrics")]
     card = Card(
         data=federation.folder.name,
         algorithm=kind(standing.algorithm).name,
         settings=settings_of(standing.algorithm),
         seed=standing.seed,
         round=standing.r,
-        metrics=rounds[-1]["metrics"] if rounds else {},
+        metrics=measured[-1]["metrics"] if measured else {},
         measured_on="the data of the sites",
         clients=len(standing.members),
         d=problem.d,
     )
     names = {"weights": weights.name, "about": about.name}
-    saved.save_model(
-        weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
-    )
+    with statistics.saved(state, problem, standing.r):
+        saved.save_model(
+            weights.parent, problem, standing.server.x, card, **names, spec=file.model_spec
+        )
     return weights, standing.r

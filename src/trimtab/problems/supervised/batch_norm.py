@@ -4,10 +4,9 @@ In training a layer normalises by the mini-batch; its buffers are neither read n
 evaluates or keeps a model uses the mean and the variance over the training data of all clients.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ from trimtab.problems.supervised.batches import Sampling, batch_size, one_pass
 
 if TYPE_CHECKING:
     from trimtab.problems.supervised.clients import ClientData
-    from trimtab.problems.supervised.data import Data
-    from trimtab.problems.supervised.evaluation import Evaluation
     from trimtab.problems.supervised.flat import FlatModule
     from trimtab.problems.supervised.mean_loss import MeanLoss
 
@@ -128,11 +125,14 @@ class PooledStatistics:
 
     def __init__(self, problem: "ModelWithStatistics") -> None:
         self._problem = problem
+        self.given: Statistics | None = None  # in place of those at x
         self._last: tuple[Vector, Any, Statistics] | None = None
         self._lock = RLock()  # Pieces of an evaluation may run on several threads.
 
     def __call__(self, x: Vector) -> Statistics:
         """Return the statistics at x, pooled over all clients."""
+        if self.given is not None:
+            return self.given
         batch = self._problem.batch
         with self._lock:
             if self._last is None or self._last[1] != batch or not torch.equal(self._last[0], x):
@@ -153,7 +153,7 @@ class PooledStatistics:
         return buffers_of(self.found(x, client))
 
     def found(self, x: Vector, client: int) -> Found:
-        """Return the moments of one client's training data."""
+        """Return the moments at x of one client's training data."""
         problem = self._problem
         mean_loss, data = problem._mean_loss, problem.clients[client]
         least = 1 + mean_loss.model.needs_two
@@ -174,12 +174,11 @@ class ModelWithStatistics:
     N: int
     _mean_loss: "MeanLoss"
     _statistics: PooledStatistics
-    _own_data: Callable[[int], "Data"]
 
     if TYPE_CHECKING:
 
-        @property
-        def _evaluation(self) -> Evaluation: ...
+        def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
+            """Return the metrics at x."""
 
     def module_at(self, x: Vector) -> nn.Module:
         """Return a copy of the module at x, in evaluation mode, with the statistics at x."""
@@ -197,14 +196,26 @@ class ModelWithStatistics:
         found = self._statistics(x) if client is None else self._statistics.own(x, client)
         return {name: tensor.clone() for name, tensor in found.items()}
 
+    def moments(self, x: Vector, client: int) -> Found:
+        """Return means and variances of what BatchNorm layers get from one client at x."""
+        return self._statistics.found(x, client)
+
     def evaluate_own(self, x: Vector, client: int) -> dict[str, float]:
         """Return `evaluate` of a client with its own statistics in place of the pooled ones.
 
         Where this is better, the clients' features differ; where it is worse, their labels do.
         """
-        mean_loss, own = copy(self._mean_loss), self._statistics.own(x, client)
-        mean_loss.statistics = lambda x: own
-        return replace(self._evaluation, mean_loss=mean_loss).on(self._own_data(client), x, None)
+        with self.normalised_by(self._statistics.own(x, client)):
+            return self.evaluate(x, client)
+
+    @contextmanager
+    def normalised_by(self, statistics: Statistics) -> Iterator[None]:
+        """Evaluate and save by these statistics in place of those at x."""
+        before, self._statistics.given = self._statistics.given, statistics
+        try:
+            yield
+        finally:
+            self._statistics.given = before
 
     def unflatten(self, x: Vector) -> dict[str, Tensor]:
         """Return the module's whole state_dict at x, frozen parts and statistics at x included."""

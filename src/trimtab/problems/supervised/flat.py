@@ -185,7 +185,7 @@ class FlatModule:
         """Normalise by these statistics in evaluation mode."""
         if statistics is self._used:
             return
-        for name, t in statistics.items():
+        for name, t in {**self._initial, **statistics}.items():
             self._buffers[name].copy_(t)
         self._used = statistics
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab._importing import describe_error
 from trimtab.compute.kernel import Layers, library
 from trimtab.core import Vector
-from trimtab.core.streams import seeded
+from trimtab.core.streams import OwnGenerator, global_state, seeded
 from trimtab.core.threads import pool
 from trimtab.problems.supervised.batch_norm import Found, Statistics, observed
 from trimtab.problems.supervised.checks import (
@@ -53,6 +53,8 @@ class MeanLoss:
         self.model, self.loss, self.autocast = model, loss, autocast
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
+        # Whether random numbers may come from a generator of each call, with the same bits.
+        self._draws_apart = False
         # Whether large data may be computed in pieces, in training and in evaluation.
         self._cuttable: dict[bool, bool] = {}
         # x -> the statistics of BatchNorm in evaluation; those of all clients, set by the problem.
@@ -80,6 +82,8 @@ class MeanLoss:
             check(owner, data, self.model, self.loss)
             if self.model.norms and not self._loss_checked:
                 self.model.needs_two = self._refuses_one(data.cut(0, 1).copy())
+            if self.model.draws and not self._loss_checked:
+                self._draws_apart = self._can_draw_apart(data.cut(0, 2).copy())
             self._loss_checked = True
             form = self._closed_form
             if form is not None and not self._closed_form_checked and data.fits_kernel(form.layers):
@@ -98,6 +102,40 @@ class MeanLoss:
                 "length; autograd is used instead.",
                 stacklevel=2,
             )
+
+    def _can_draw_apart(self, data: Data) -> bool:
+        """Return whether an own generator gives the same gradient, and all of its numbers.
+
+        It does not where PyTorch draws inside of an operation, as attention with dropout does.
+        """
+        x, number, device = self.model.start, 1, self.model.device
+        if device.type != "cpu":
+            return False
+        with seeded(number, device):
+            expected, (end,) = self.autograd(x, data), global_state(device)
+        with seeded(number, device):
+            (start,) = global_state(device)
+            try:
+                with OwnGenerator(number) as own:
+                    found = self.autograd(x, data)
+            except (RuntimeError, TypeError, ValueError):
+                return False
+            (after,) = global_state(device)
+        pairs = (found, expected), (own.generator.get_state(), end), (after, start)
+        return all(torch.equal(one, other) for one, other in pairs)
+
+    def drawing(self, number: int, compute: Callable[[], Vector]) -> Vector:
+        """Return a gradient whose random numbers depend on this seed of 64 bits alone."""
+        if self._draws_apart:
+            with OwnGenerator(number) as own:
+                gradient = compute()
+            if not own.drew_globally():
+                return gradient
+            self._draws_apart = False  # The module does not draw alike for all data.
+            with GENERATORS:
+                torch.set_rng_state(own.before)
+        with GENERATORS, seeded(number, self.model.device):  # All threads share the generators.
+            return compute()
 
     @torch.no_grad()
     def _refuses_one(self, data: Data) -> bool:

@@ -11,14 +11,14 @@ from torch import nn
 from trimtab.compute import kernel
 from trimtab.compute.tape import Tape
 from trimtab.core import Gradient, Vector
-from trimtab.core.streams import FORWARD, mix, seeded
+from trimtab.core.streams import FORWARD, mix
 from trimtab.problems.supervised.batches import Batches, Sampling, drawn, one_pass
 from trimtab.problems.supervised.clients import ClientData
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.graphs import FEWEST, Vectorised
 from trimtab.problems.supervised.losses import Loss, hooked
-from trimtab.problems.supervised.mean_loss import GENERATORS, MeanLoss
+from trimtab.problems.supervised.mean_loss import MeanLoss
 
 # The kernel adds up clients in at most 24 blocks, which threads share. The number is fixed, because
 # it decides the order of the sums, and must not depend on the number of threads.
@@ -66,12 +66,9 @@ class Oracles:
             samples = data if k is None else batches[k]
             if not model.draws:
                 return self.gradient(y, samples, whole=samples is data)
-            # Dropout draws from the global generators, which all threads share.
-            with (
-                GENERATORS,
-                seeded(mix(seed, FORWARD, i, r, -1 if k is None else k), model.device),
-            ):
-                return self.gradient(y, samples, whole=samples is data)
+            number = mix(seed, FORWARD, i, r, -1 if k is None else k)
+            whole = samples is data
+            return self.mean_loss.drawing(number, lambda: self.gradient(y, samples, whole=whole))
 
         return g
 

@@ -166,7 +166,9 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         perplexity: of all their samples together).
         """
         if client is not None:
-            return self._evaluation.on(self._own_data(client), x, self.kernel)
+            own = self._evaluation_data.own(client)
+            data = self.clients[client] if own is None else own
+            return self._evaluation.on(data, x, self.kernel)
         if self.has_test:
             return self._evaluation.on(self.test, x, self.kernel)
         each = (self.clients[i] for i in range(self.N))
@@ -409,11 +411,6 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
     @property
     def _evaluation(self) -> Evaluation:
         return Evaluation(self._mean_loss, self.metrics, self.in_target_units)
-
-    def _own_data(self, client: int) -> Data:
-        """Return the data that a client is evaluated on."""
-        own = self._evaluation_data.own(client)
-        return self.clients[client] if own is None else own
 
     def _identity(self) -> FingerprintParts:
         settings = {
