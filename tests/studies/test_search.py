@@ -13,7 +13,7 @@ from trimtab import Quadratic, Sgd, Supervised, compare
 from trimtab.algorithms.registry import kind
 from trimtab.core.task import Note
 from trimtab.problems.metrics import ACCURACY
-from trimtab.studies.budget import Ledger
+from trimtab.studies.budget import TIME, Ledger
 from trimtab.studies.goal import Goal, HeldTarget
 from trimtab.studies.record import RoundLine
 from trimtab.studies.search import (
@@ -542,7 +542,7 @@ def test_a_search_that_ran_out_of_time_continues_to_the_same_choice(clock, seed,
     search = Search(space(), surface.trial, GOAL, 200, Ledger())
     search.ledger.begin_stage(seconds)
     timed(search.find(GOAL), clock)
-    assert search.out_of_time
+    assert TIME in search.undone
     assert not search.complete
     search.ledger.begin_stage(inf)
     timed(search.find(GOAL), clock)

@@ -194,22 +194,20 @@ def test_a_result_is_loaded_as_it_was_saved(tmp_path):
     found.folder = tmp_path
     found.save()
     assert Comparison.load(str(tmp_path)).to_json() == found.to_json()
-    assert Comparison.load(tmp_path, unfinished=False).about == found.about
+    assert Comparison.load(tmp_path).about == found.about
     assert json.loads((tmp_path / "compare.json").read_text())["budget"] == 3.0  # it stays
     about = found.to_json()
     assert (about["target_from"], about["round_cost"]) == ("From the best run.", 2e4)
     assert (about["finished"], about["complete"]) == (True, True)
 
 
-def test_a_result_that_is_not_finished_is_loaded_unless_it_must_be(tmp_path, refused):
+def test_an_unfinished_result_is_loaded_and_a_folder_without_one_is_refused(tmp_path, refused):
     write_json(tmp_path / "compare.json", {"settings": {"problem": "digits"}})
     with refused(str(tmp_path), "is not finished; repeat its command with resume=True first"):
         Comparison.load(tmp_path)
     found = replace(result(made_entry("sgd", ROUNDS), finished=False), folder=tmp_path)
     found.save()
     assert not Comparison.load(tmp_path).about.finished
-    with refused(str(tmp_path), "is not finished; repeat its command with resume=True first"):
-        Comparison.load(tmp_path, unfinished=False)
     with refused("does not exist"):
         Comparison.load(tmp_path / "missing")
 

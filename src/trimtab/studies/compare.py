@@ -21,7 +21,7 @@ from trimtab.problems.saved import Card, recommend, save_model
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
-from trimtab.studies.budget import Budget, Deadline, check_budget
+from trimtab.studies.budget import TIME, Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
 from trimtab.studies.holdout import ProblemSpec, check_compare
@@ -213,7 +213,7 @@ class _Run:
         stage, left = Stage("search", 0.0, target=goal.target), self.tuners
         while left:
             yield from self._stage(stage, until=0.8, goal=goal, tuners=left)
-            left = [tuner for tuner in left if tuner.search.out_of_time]
+            left = [tuner for tuner in left if TIME in tuner.search.undone]
             if self.deadline.until(0.8) < LEFT * 60 * self.deadline.minutes:
                 return
 

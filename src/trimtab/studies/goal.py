@@ -1,7 +1,7 @@
 """What a run should reach: a metric, a target for it, and what the rounds to it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from operator import index
 from typing import Any, Literal
@@ -33,10 +33,6 @@ class Cost:
     bytes: int
     work: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 def cost_of(lines: Sequence[RoundLine]) -> Cost:

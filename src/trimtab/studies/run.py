@@ -1,7 +1,7 @@
 """`trimtab run`: one algorithm on one problem, recorded."""
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -182,7 +182,7 @@ def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Co
     """
     entry = entry_of(trial, goal)
     if goal.target is None and selected.round is not None:
-        entry = replace(entry, **cost_of(trial.rounds[: selected.round]).to_json())
+        entry = replace(entry, **asdict(cost_of(trial.rounds[: selected.round])))
     entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}
     entry.test = entry.tests.get(goal.name)
     entry.per_client = _client_metrics(trial, goal, selected)
