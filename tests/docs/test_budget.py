@@ -28,16 +28,16 @@ BUDGET = {
     "diagnosis": (5274, 21),
     "federation": (9891, 52),
     "flower": (498, 3),
-    "problems": (10053, 46),
-    "report": (2721, 17),
+    "problems": (10062, 46),
+    "report": (2719, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5309, 20),
+    "studies": (5314, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 51_854  # lines
+TESTS = 52_010  # lines
 
 
 def files_of(folder):
@@ -119,7 +119,10 @@ def test_no_modules_import_each_other_in_a_cycle():
 
 WORTH_A_FILE = 150  # lines; a shorter module needs two importers
 # Folders whose modules were merged; the others follow with their redesigns.
-DONE = ("cluster", "compute", "core", "diagnosis", "problems", "report", "simulation", "testing")
+DONE = (
+    *("cluster", "compute", "core", "diagnosis", "problems", "report", "simulation", "studies"),
+    "testing",
+)
 SHORT = {  # with the reason
     "trimtab.cluster.actor": "an actor must not load torch before it has chosen instruction sets",
     "trimtab.compute.lazy_rows": "lazy.py would be too long with it",
