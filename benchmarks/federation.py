@@ -33,20 +33,24 @@ from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import start_job
 from trimtab.federation.setup.operator import Federation, create
 from trimtab.federation.setup.site import secret, unpack
-from trimtab.federation.transport.flower import api
-from trimtab.federation.transport.flower.server import Control, SuperLink, superlink_arguments
-from trimtab.federation.transport.flower.site import supernode_arguments
+from trimtab.federation.transport.flower.server import (
+    Control,
+    SuperLink,
+    superlink_arguments,
+    wait_until,
+)
+from trimtab.federation.transport.flower.server import (
+    environment as flower_environment,
+)
 
 SIZES, SITES = (7_850, 50_890, 11_000_010, 50_000_010), (2, 4)
 ROLES = {
     "site": "processes.site:main",
     "worker": "processes.worker:main",
-    "supernode": "flower.supernode:main",
     "superlink": "flower.superlink:main",
-    "front": "processes.front:main",
     "rounds": "processes.rounds:main",
 }
-CARRY = ("site", "supernode", "front", "superlink")  # the roles that only carry messages
+CARRY = ("site", "superlink")  # the roles that only carry messages
 OUT = Path(__file__).parents[1] / "results" / "federation" / "rounds.json"
 
 PROBLEM = """\
@@ -235,7 +239,7 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
     link = SuperLink(port, keys / "ca.crt", shared)
     superlink[superlink.index("process")] = "subprocess"
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    quiet = api.environment(folder / "flower") | {"PATH": path}
+    quiet = flower_environment(folder / "flower") | {"PATH": path}
     with ExitStack() as stack:
         children = [
             Child(
@@ -248,8 +252,12 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
         ]
         for name in federation.sites:
             silo = unpack(federation.archive(name), folder / "sites")
-            arguments = supernode_arguments(f"127.0.0.1:{port}", free_port(), silo, secret(silo))
-            arguments[arguments.index("process")] = "subprocess"
+            arguments = [
+                *("--superlink", f"127.0.0.1:{port}", "--root-certificates", str(silo / "ca.crt")),
+                *("--auth-supernode-private-key", str(silo / "site.key")),
+                *("--host", "127.0.0.1", "--port", str(free_port())),
+                *("--isolation", "subprocess"),
+            ]
             children.append(
                 Child(
                     name,
@@ -262,12 +270,12 @@ def bare(folder: Path, sites: int, features: int, R: int) -> list[float]:
         for child in children[:1]:
             stack.callback(child.stop)
             child.start()
-        api.wait_until(lambda: link.nodes_of(federation.sites), 120, "the SuperLink did not answer")
+        wait_until(lambda: link.nodes_of(federation.sites), 120, "the SuperLink did not answer")
         for child in children[1:]:
             stack.callback(child.stop)
             child.start()
         _start_bare(port, keys / "ca.crt", sites=sites, d=d, R=R, out=out)
-        api.wait_until(out.exists, 120 + 60 * R, "bare Flower did not finish")
+        wait_until(out.exists, 120 + 60 * R, "bare Flower did not finish")
     return list(json.loads(out.read_text()))
 
 
@@ -312,17 +320,18 @@ def table(rows: list[dict[str, Any]]) -> str:
     found = {(row["d"], row["sites"]): row for row in rows}
     lines = [
         "| parameters | sites | seconds a round beyond the work | bare Flower "
-        "| site's supervisor, MB | SuperNode, MB | front, MB | SuperLink, MB |",
-        "|---|---|---|---|---|---|---|---|",
+        "| times bare Flower | site's supervisor, MB | SuperLink, MB |",
+        "|---|---|---|---|---|---|---|",
     ]
     for d in SIZES:
         for sites in SITES:
             row = found.get((d, sites))
             if row is None:
-                lines.append(f"| {d:,} | {sites} | not measured | | | | | |")
+                lines.append(f"| {d:,} | {sites} | not measured | | | | |")
                 continue
             memory = [f"{row['peak_MB'][role]:.0f}" for role in CARRY]
-            cells = [f"{row['seconds']:.1f}", f"{row['bare_seconds']:.1f}", *memory]
+            seconds, bare = row["seconds"], row["bare_seconds"]
+            cells = [f"{seconds:.2f}", f"{bare:.2f}", f"{seconds / bare:.2f}", *memory]
             lines.append(f"| {d:,} | {sites} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

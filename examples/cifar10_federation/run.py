@@ -1,10 +1,10 @@
-"""ResNet-18 on CIFAR-10: a server and several clients, each a process with keys and TLS.
+"""ResNet-20 on CIFAR-10: a server and several clients, each a process with keys and TLS.
 
 The training images are cut into disjoint shards, one for each client, with labels in unequal parts
 (Dirichlet, alpha = 0.5). The rounds of each algorithm go on until the target accuracy is met, its
 minutes are used up, or R is reached.
 
-    python run.py --algorithms scaffold,fedavg --target 0.4 --minutes 60 --out here
+    python run.py --algorithms scaffold,fedavg --target 0.5 --minutes 180 --out here
 
 leaves here/scaffold.json, here/fedavg.json and a plot of both. What was stopped or killed goes on
 when the same command is given again; with --record it only writes down what is there by now.
@@ -29,6 +29,7 @@ from trimtab._processes import Child, tail
 from trimtab._version import environment
 from trimtab.algorithms.registry import kind
 from trimtab.federation.processes.ports import free_port
+from trimtab.federation.protocol.statistics import saved
 from trimtab.federation.setup.site import unpack
 from trimtab.federation.setup.status import progress
 from trimtab.federation.storage.ledger import read_standing
@@ -41,8 +42,9 @@ ALPHA = 0.5
 LIMITS = ("R", "target", "minutes")  # These may change when a run goes on.
 MEANING = {
     "seconds": "of committed rounds; not of starting, of repeated rounds and of the last measuring",
-    "accuracy": "of x after r rounds, on the test images of all clients together",
-    "all_tests": "the last x on all test images of CIFAR-10",
+    "accuracy": "of x after r rounds, on the test images of all clients together; each normalises "
+    "by its own statistics, but the last x by those of all clients",
+    "all_tests": "the last x, by the statistics of all clients, on all test images of CIFAR-10",
 }
 
 
@@ -224,8 +226,10 @@ def on_all_tests(options, folder):
 
     module, loss = model()
     _, test, _ = cifar10(options.data, "standardised")
-    problem = Supervised(module, loss, [test], test)
-    return problem.evaluate(read_standing(folder / "operator" / "state").server.x)
+    problem, state = Supervised(module, loss, [test], test), folder / "operator" / "state"
+    standing = read_standing(state)
+    with saved(state, problem, standing.r):  # The clients' statistics, not those of the tests.
+        return problem.evaluate(standing.server.x)
 
 
 def record(options):

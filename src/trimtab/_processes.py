@@ -97,6 +97,7 @@ class Child:
         self.starts = 0
         self.status: dict[str, Any] = {}  # what the child has reported; kept after it exits
         self._started = self._restart_after = 0.0
+        self._written = 0  # bytes of `output` that are of processes before this one
         self._delay = FIRST_DELAY
         self._last_heartbeat = self._last_poll = 0.0
         self._last_cpu_seconds = 0.0
@@ -112,6 +113,7 @@ class Child:
         self._pipe, self.status = _HeartbeatPipe(), {}
         heartbeat = {HEARTBEAT_FD: str(self._pipe.write_end)}
         with self._open_output() as output:
+            self._written = output.tell() if output else 0
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE if self.piped else subprocess.DEVNULL,
@@ -224,6 +226,18 @@ class Child:
             self.record_heartbeat()
             return False
         return True
+
+    def last_words(self, code: int) -> str:
+        """Return how the process ended: by which signal, or with which code and last line.
+
+        >>> Child("it", "a:b", [], environment={}).last_words(-9)
+        'killed by SIGKILL'
+        """
+        if code < 0:
+            known = {number.value: number.name for number in signal.Signals}
+            return f"killed by {known.get(-code, f'signal {-code}')}"
+        said = tail(self.output, since=self._written)
+        return f"exit code {code}" + (f": {said}" if said else "")
 
     # -- ending it
 
@@ -339,12 +353,15 @@ def _cpu_seconds(pid: int | None) -> float | None:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def tail(path: Path | None, lines: int = 1) -> str:
-    """Return the last lines of a log as one, for an error message, without routine lines."""
+def tail(path: Path | None, lines: int = 1, since: int = 0) -> str:
+    """Return the last lines of a log as one, for an error message, without routine lines.
+
+    since: bytes at the beginning of the log that do not count, since another process wrote them.
+    """
     if path is None:
         return ""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_bytes()[since:].decode("utf-8", errors="replace")
     except OSError:
         return ""
     written = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]

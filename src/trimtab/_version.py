@@ -13,7 +13,7 @@ RESULTS = 3
 
 # Server and sites of a federation work together if they have the same number. It changes whenever
 # messages, states or archives change in a way that an older version cannot read.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 @cache

@@ -68,6 +68,22 @@ def crowded(N=20):
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     return trimtab.load_problem("digits", N=N, batch=16)
 """
+NORM = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import trimtab
+
+
+def module():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def problem():
+    clients = [(torch.randn(8 + 2 * i, 3) + i, torch.arange(8 + 2 * i) % 2) for i in range(12)]
+    return trimtab.Supervised(module, F.cross_entropy, clients, batch=0.5)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +183,16 @@ def test_the_bits_are_those_of_the_tree_on_one_two_and_three_nodes(
     sim = advanced(running(algorithm, digits, Ray(actors=actors)), 4)
     assert same(sim, advanced(running(algorithm, digits, Tree(16)), 4))
     assert sim.runs_on.facts() == {"shards": 16, "actors": actors, "nodes": actors}
+
+
+def test_a_network_with_batch_norm_has_the_bits_of_the_tree(cluster, running, tmp_path):
+    (tmp_path / "norm.py").write_text(NORM)
+    problem = load_problem(f"{tmp_path}/norm.py:problem")
+    sim, tree = (
+        advanced(running(SCAFFOLD, problem, executor), 3) for executor in (Ray(actors=2), Tree(16))
+    )
+    assert same(sim, tree)
+    assert problem.statistics(sim.server.x)["1.running_var"].min() > 0
 
 
 def test_actors_and_nodes_may_go_and_return(cluster, digits, running, tmp_path):

@@ -18,26 +18,26 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (945, 7),
+    ".": (967, 7),
     "algorithms": (2132, 24),
-    "cli": (3036, 20),
+    "cli": (3039, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
     "diagnosis": (5841, 25),
-    "federation": (9199, 69),
+    "federation": (9329, 60),
     "flower": (498, 3),
     "problems": (10053, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5296, 20),
+    "studies": (5301, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 49_387  # lines
+TESTS = 51_235  # lines
 
 
 def files_of(folder):

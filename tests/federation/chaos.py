@@ -22,13 +22,13 @@ from trimtab.federation.setup.operator import Federation
 
 SITES = "abc"
 FATES = {
-    **{"kill worker": 3, "kill supernode": 2, "kill site": 1},
-    **{"kill superlink": 2, "kill front": 2, "kill rounds": 2},
-    **{"stop worker": 2, "stop supernode": 2, "stop site": 1},
-    **{"stop superlink": 2, "stop front": 2, "stop rounds": 2},
+    **{"kill worker": 3, "kill site": 2},
+    **{"kill superlink": 3, "kill rounds": 2},
+    **{"stop worker": 2, "stop site": 2},
+    **{"stop superlink": 3, "stop rounds": 2},
     **{"hole": 2, "slow": 2, "reset": 2, "full disk of worker": 2, "full disk of rounds": 2},
 }
-OF_SITES = {"worker": "processes.worker", "supernode": "flower.supernode"}
+OF_SITES = {"worker": "processes.worker"}
 
 
 class Chaos(threading.Thread):
@@ -99,8 +99,7 @@ class Chaos(threading.Thread):
             below = self.whole.descendants(self.whole.sites[name])
             return next(pid for pid, command in below.items() if OF_SITES[what] in command)
         children = {"superlink": self.server.superlink, "rounds": self.server.rounds}
-        child = children.get(what) or self.server.front.child
-        return next(pid for pid in [child.pid] if pid)
+        return next(pid for pid in [children[what].pid] if pid)
 
 
 def survive(folder, seed, seconds, say=lambda line: None):

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.connect_proxy import ConnectProxy, Listener, Relay
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
-from trimtab.federation.processes import front, operator, site
+from trimtab.federation.processes import operator, site
 from trimtab.federation.setup.site import SiteFolder
 from trimtab.federation.storage import keys
 
@@ -87,7 +87,7 @@ def test_no_site_stays_deaf_after_others_were_at_the_servers_port(tmp_path):
 
 
 def test_what_lives_and_does_nothing_is_ended_and_started_again(tmp_path, monkeypatch):
-    for module in (operator, front, site):
+    for module in (operator, site):
         monkeypatch.setattr(module, "_STUCK", 5.0)
     monkeypatch.setattr(operator, "_DEAF", 12.0)
     monkeypatch.setattr(operator, "_ASK", 2.0)
@@ -100,7 +100,6 @@ def test_what_lives_and_does_nothing_is_ended_and_started_again(tmp_path, monkey
         if event.r == 2:
             victims = [
                 server.superlink.pid,
-                server.front.child.pid,
                 server.rounds.pid,
                 whole.pid_of(whole.sites["a"], "processes.worker"),
             ]
@@ -112,10 +111,9 @@ def test_what_lives_and_does_nothing_is_ended_and_started_again(tmp_path, monkey
         told = server.job(300, stop, algorithm=SCAFFOLD, R=4, round_timeout=60)
         assert told.rounds[-1].cohort == ["a", "b"]
         said = whole.log()
-        for name in ("the SuperLink", "the front", "the process of the rounds"):
+        for name in ("the SuperLink", "the process of the rounds"):
             assert f"{name} has not moved for" in said, whole.logs()
-        now = [server.superlink.pid, server.front.child.pid]
-        assert not set(stopped[:2]) & set(now)
+        assert server.superlink.pid != stopped[0]
         assert "the worker has not moved for 30 seconds" in whole.log("a")
         whole.check_replay()
 
@@ -181,7 +179,7 @@ def test_proxies_of_the_environment_are_left_alone_and_a_chosen_one_is_used(tmp_
     whole.start_site("b")
     try:
         with Serving(whole) as server:
-            assert [bound.getsockname()[0] for bound in server.front.listeners] == ["::1"]
+            assert [bound.getsockname()[0] for bound in server.superlink.listeners] == ["::1"]
             told = server.job(algorithm=SCAFFOLD, R=2, round_timeout=60)
             assert told.rounds[-1].cohort == ["a", "b"]
             for process in whole.sites.values():

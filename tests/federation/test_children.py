@@ -1,4 +1,4 @@
-"""Children and what they show of themselves; parcels; proxies. Small processes, no Flower."""
+"""Children and what they show of themselves. Small processes, no Flower."""
 
 import os
 import signal
@@ -7,21 +7,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
-import torch
 
-from tests.helpers.connect_proxy import ConnectProxy, Listener
 from trimtab._processes import Child, json_lines, tail
-from trimtab.errors import BadArgument
 from trimtab.federation.log import attached
-from trimtab.federation.message import Message
-from trimtab.federation.processes.database import damage, set_aside
-from trimtab.federation.processes.ports import free_port, probe, proxy_of
-from trimtab.federation.storage import keys
-from trimtab.federation.transport.flower import api, patience, supernode
-from trimtab.federation.transport.flower.clocks import Clocks
-from trimtab.federation.transport.flower.parcel import Parcel
+from trimtab.federation.processes.superlink import damage, set_aside
+from trimtab.federation.transport.flower.site_keys import Clocks
 
 CHILD = """
 import json
@@ -185,69 +176,6 @@ def test_clocks_are_named_once_and_again_when_they_agree():
     assert lines[1] == "site rome's clock agrees with the server's again."
 
 
-@pytest.mark.parametrize("numbers", [3, 3_000_000])
-def test_a_parcel_is_the_message_that_went_in_and_is_flowers_record(tmp_path, numbers):
-    message = Message({"kind": "work", "r": 3}, {"0": torch.randn(numbers), "1": torch.zeros(5)})
-    with closing(Parcel.of(tmp_path, message)) as parcel:
-        same(parcel.message(), message)
-        record = parcel.record()
-        if numbers == 3:
-            same(api.unpack(record), message)
-        else:
-            chunks = record["trimtab"]["arrays"].slice_array()
-            whole = api.pack(message)["trimtab"]["arrays"]
-            assert [name for name, _ in chunks] == [name for name, _ in whole.slice_array()]
-            assert record.object_id == api.pack(message).object_id
-    assert list(tmp_path.iterdir()) == []
-
-
-def same(one, other):
-    assert one.header == other.header
-    assert one.arrays.keys() == other.arrays.keys()
-    assert all(torch.equal(one.arrays[name], other.arrays[name]) for name in other.arrays)
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["proxy:3128", "https://proxy:3128", "http://proxy", "http://:3128", "http://a:b:c", "x" * 999],
-)
-def test_an_odd_proxy_is_one_sentence(address):
-    with pytest.raises(BadArgument, match="no proxy's address; pass") as error:
-        proxy_of(address)
-    assert len(str(error.value)) < 200
-
-
-def test_no_password_is_shown_of_an_odd_proxy():
-    with pytest.raises(BadArgument) as error:
-        proxy_of("ftp://rome:hidden@proxy:1")
-    assert "hidden" not in str(error.value)
-
-
-class Refuses(Listener):
-    def serve(self, link):
-        link.recv(1000)
-        link.sendall(b"HTTP/1.1 407 \x1b[2JNo\r\n\r\n")
-
-
-def test_the_way_through_a_proxy_is_probed(tmp_path):
-    keys.make_authority(tmp_path)
-    proxy, refuses = ConnectProxy(), Refuses()
-    try:
-        nobody = f"127.0.0.1:{free_port()}"
-        way = proxy_of(f"http://127.0.0.1:{proxy.port}")
-        said = probe(nobody, tmp_path / "ca.crt", proxy=way)
-        assert "cannot be reached" in said
-        assert proxy.asked[0][:2] == ("CONNECT", nobody)
-        said = probe(
-            nobody, tmp_path / "ca.crt", proxy=proxy_of(f"http://127.0.0.1:{refuses.port}")
-        )
-        assert f"the proxy at 127.0.0.1:{refuses.port} answers 'HTTP/1.1 407" in said
-        assert said.isprintable()
-    finally:
-        proxy.close()
-        refuses.close()
-
-
 def test_a_damaged_database_is_seen(tmp_path):
     path = tmp_path / "superlink.db"
     assert damage(path) == ""
@@ -263,32 +191,3 @@ def test_a_damaged_database_is_seen(tmp_path):
     set_aside(path)
     assert not path.exists()
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_supernode_does_not_give_up_at_a_word_of_tls():
-    from flwr.supercore.retry import make_simple_http_retry_invoker
-
-    error = httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
-    assert make_simple_http_retry_invoker().should_giveup(error)  # as Flower comes
-    assert not patience.patient().should_giveup(error)
-    refused = httpx.Response(404, request=httpx.Request("POST", "https://a"))
-    status = httpx.HTTPStatusError("no", request=refused.request, response=refused)
-    assert patience.patient().should_giveup(status)
-
-
-def test_a_supernode_looks_the_less_often_the_longer_it_waits(monkeypatch):
-    slept, now = [], [0.0]
-    monkeypatch.setattr(supernode.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(supernode.time, "sleep", slept.append)
-    pace = supernode._Pace()
-    for now[0] in (0.5, 10.0, 100.0):
-        pace.sleep(3)
-    pace.sleep(0.5)  # it waits for a reply: there was a request
-    pace.sleep(3)
-    assert slept == [0.2, 0.5, 2.0, 0.2, 0.2]
-
-
-def test_it_works_with_this_flower_alone(monkeypatch):
-    monkeypatch.setattr(patience, "package_version", "1.42.0")
-    with pytest.raises(SystemExit, match=r"works with Flower 1\.41\.0, but 1\.42\.0 is installed"):
-        supernode.main()

@@ -14,8 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trimtab import Scaffold
+from trimtab import Scaffold, Supervised, simulate
+from trimtab.federation.protocol.statistics import Layers, save
+from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
+from trimtab.problems.data.images import cifar10
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_federation"
 PROBLEM = """\
@@ -59,6 +62,38 @@ def options_of(run, images, out, *words):
     out.mkdir(exist_ok=True)
     common = ["--data", str(images), "--out", str(out)]
     return run.arguments([*common, *words])
+
+
+def test_the_network_has_batch_norm_and_at_most_300_000_parameters(run, images, tmp_path):
+    file = ProblemFile(EXAMPLE / "problem.py")
+    module, _ = file._built()
+    assert sum(parameter.numel() for parameter in module.parameters()) == 269_722
+    options = options_of(run, images, tmp_path / "out", "--samples", "6")
+    run.cut(options, tmp_path)
+    problem = file.site_problem(tmp_path / "client1.safetensors", 3)
+    assert len(problem.model.norms) == 19
+    done = next(simulate(Scaffold(eta_l=0.1, K=1), problem, cohorts=[[0, 1]]))
+    assert torch.isfinite(done.x).all()
+
+
+def test_the_last_x_is_measured_by_the_statistics_of_the_clients(run, images, tmp_path):
+    folder, file = tmp_path / "scaffold", ProblemFile(EXAMPLE / "problem.py")
+    state, server = folder / "operator" / "state", file.server_problem()
+    state.mkdir(parents=True)
+    x, algorithm = server.x0(0), Scaffold(eta_l=0.1, K=2)
+    members = (Member("client1", 0, 1.0),)
+    standing = Standing("e", algorithm, 0, "uniform", algorithm.init_server(x), members, r=2)
+    Ledger(state).commit(standing, "round", metrics={})
+    layers = Layers.of(server)
+    given = dict(zip(layers.names, map(torch.ones_like, layers.like()), strict=True))
+    save(state, 2, given)
+    options = options_of(run, images, tmp_path / "out")
+    found = run.on_all_tests(options, folder)
+    _, test, _ = cifar10(images, "standardised")
+    other = Supervised(*file._built(), [test], test)
+    with other.normalised_by(given):
+        assert found == other.evaluate(x)
+    assert found != other.evaluate(x)
 
 
 def test_the_shards_are_disjoint_and_together_all_images(run, images, tmp_path):

@@ -15,18 +15,20 @@ import torch
 from trimtab._processes import Child
 from trimtab.core import Steps, StepSize, validate
 from trimtab.federation.events import Traffic
-from trimtab.federation.processes.front import FrontProcess
 from trimtab.federation.processes.site import SiteProcess
+from trimtab.federation.processes.superlink import SuperLinkProcess
 from trimtab.federation.processes.worker import WorkerGone
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage import keys
+from trimtab.federation.transport.flower.superlink import Settings
 
 
 @pytest.fixture
-def front(tmp_path):
+def superlink(tmp_path):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        yield FrontProcess([listener], tmp_path / "front.log", {"sites": {}})
+        settings = Settings([], [], "", "", str(tmp_path), {})
+        yield SuperLinkProcess([listener], settings, {}, tmp_path / "superlink.log")
 
 
 def closed_pipe():
@@ -35,13 +37,16 @@ def closed_pipe():
     return SimpleNamespace(poll=lambda: None, stdin=pipe, pid=0)
 
 
-def test_who_asks_a_front_that_ends_meanwhile_gets_what_is_known(front):
+def test_who_asks_a_superlink_that_ends_meanwhile_gets_what_is_known(superlink):
     """Another thread may reap it between two lines: its pipe is closed, or it is gone."""
-    front.child.process = closed_pipe()
-    assert front.traffic() == Traffic()
-    front.admit({"va": "a key"})
-    front.child.process = None
-    assert front.traffic() == Traffic()
+    superlink.process = closed_pipe()
+    assert superlink.traffic() == Traffic()
+    superlink.admit({"va": "a key"})
+    superlink.bound(5)
+    assert superlink.settings.sites == {"va": "a key"}
+    assert superlink.settings.limit == 5
+    superlink.process = None
+    assert superlink.traffic() == Traffic()
 
 
 def test_a_request_that_kills_every_worker_is_answered_with_that(tmp_path):
@@ -50,7 +55,7 @@ def test_a_request_that_kills_every_worker_is_answered_with_that(tmp_path):
     class Dying:
         def answer(self, request, folder):
             asked.append(request)
-            raise WorkerGone
+            raise WorkerGone("killed by SIGKILL")
 
     site = object.__new__(SiteProcess)
     site.stop, site.folder, site.worker = Event(), tmp_path, Dying()

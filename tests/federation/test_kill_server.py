@@ -29,7 +29,7 @@ def test_nothing_is_lost_however_the_server_dies(tmp_path):
             assert once.exists(), f"{point} was not reached"
             assert whole.standing().r == R
             check(whole, told, point)
-        died = "the process of the rounds died; it goes on from the last commit."
+        died = "the process of the rounds died (killed by SIGKILL); it goes on from the last"
         assert whole.log().count(died) == len(WRITES)
         environment.pop("TRIMTAB_FAULT")
 

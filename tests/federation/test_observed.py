@@ -147,12 +147,12 @@ def process(tmp_path):
     keys.make_server_certificate(tmp_path / "keys", ["localhost"])
     return SimpleNamespace(
         federation=SimpleNamespace(folder=tmp_path, keys=tmp_path / "keys"),
-        front=SimpleNamespace(
+        superlink=SimpleNamespace(
+            name="the SuperLink",
+            alive=True,
             traffic=lambda: Traffic({"rome": 10}, {"rome": 20}),
             traffic_so_far=lambda: Traffic({"rome": 10}, {"rome": 20}),
-            child=SimpleNamespace(name="the front", alive=True),
         ),
-        superlink=SimpleNamespace(name="the SuperLink", alive=True),
         rounds=SimpleNamespace(name="the process of the rounds", alive=False),
     )
 
@@ -161,7 +161,7 @@ def test_a_server_shows_rounds_bytes_contacts_and_what_is_down(process):
     view = OperatorView(process, R=9)
     try:
         view.note(ROUND)
-        view.contacts.look(process.front.traffic(), now=100.0)
+        view.contacts.look(process.superlink.traffic(), now=100.0)
         text = exposition(view.samples())
     finally:
         view.close()
@@ -181,17 +181,18 @@ def test_a_server_shows_rounds_bytes_contacts_and_what_is_down(process):
 
 
 def test_a_site_shows_what_it_answered():
-    child = SimpleNamespace(name="the SuperNode", alive=False, starts=2)
-    worker = SimpleNamespace(child=SimpleNamespace(name="the worker", alive=True, starts=1))
-    view = SiteView(SimpleNamespace(supernode=child, worker=worker))
+    line = SimpleNamespace(connected=False, activations=3)
+    worker = SimpleNamespace(child=SimpleNamespace(name="the worker", alive=True, starts=2))
+    view = SiteView(SimpleNamespace(line=line, worker=worker))
     view.note(AnsweredRequest("work", 4, "done", 1.5, ""))
     view.note(AnsweredRequest("work", 5, "refused", 0.5, "policy"))
     text = exposition(view.samples())
     assert 'trimtab_requests_total{kind="work",status="refused"} 1.0' in text
     assert "trimtab_work_seconds_total 2.0\n" in text
     assert "trimtab_round 5.0\n" in text
-    assert 'trimtab_starts_total{process="SuperNode"} 2.0' in text
-    assert view.troubles() == ["the SuperNode is not running"]
+    assert 'trimtab_starts_total{process="worker"} 2.0' in text
+    assert "trimtab_connections_total 3.0\n" in text
+    assert view.troubles() == ["the server is not connected"]
 
 
 def test_a_contact_is_when_a_sites_bytes_grew(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from trimtab.federation.processes.ports import listener
-from trimtab.federation.transport.flower.front import listen_at
+from trimtab.federation.transport.flower.connections import listen_at
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

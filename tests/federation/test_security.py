@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.test_front import make_front
 from tests.helpers import rogue_site
+from tests.helpers.guarded import Guarded
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
 from trimtab.federation.storage import keys
@@ -65,9 +65,9 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         stranger = whole.folder / "elsewhere" / "stranger" / "logs" / "site.log"
         assert "the server does not know the key SHA256:" in stranger.read_text()
 
-        # Control: not through the front, and not from outside at all
+        # Control: not through the guard, and not from outside at all
         trust = ssl.create_default_context(cafile=whole.federation.keys / "ca.crt")
-        link = http.client.HTTPSConnection("127.0.0.1", server.front.port, context=trust)
+        link = http.client.HTTPSConnection("127.0.0.1", server.superlink.public_port, context=trust)
         link.request("POST", "/v1/control/list-runs", b"")
         assert link.getresponse().status == 403
         link.close()
@@ -75,7 +75,9 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         assert listening_on(server.port) == {"127.0.0.1"}
 
         # plain text
-        with socket.create_connection(("127.0.0.1", server.front.port), timeout=10) as plain:
+        with socket.create_connection(
+            ("127.0.0.1", server.superlink.public_port), timeout=10
+        ) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
             whole.wait_for("refused 127.0.0.1: a plain-text connection; only TLS is spoken here.")
 
@@ -84,9 +86,8 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
         keys.make_server_certificate(whole.federation.keys, ["127.0.0.1"], timedelta(days=-1))
         with pytest.raises(ValueError, match=r"expired on .*federate renew"):
             Serving(whole)
-        expired = front_at(whole, server.front.port)
+        expired = guard_at(whole, server.superlink.public_port)
         try:
-            whole.kill(honest, "flower.supernode")
             whole.wait_for("its certificate has expired; the operator writes a new one", "a")
         finally:
             expired.close()
@@ -117,12 +118,12 @@ def twin(whole, name, called, key=None):
     return folder
 
 
-def front_at(whole, port):
-    """Return a front with the certificate as it is now, at the port that sites know."""
+def guard_at(whole, port):
+    """Return a guard with the certificate as it is now, at the port that sites know."""
     until = time.monotonic() + 30
     while True:
         try:
-            return make_front(whole.federation.keys, 1, {}, port)
+            return Guarded(whole.federation.keys, {}, port)
         except OSError:
             assert time.monotonic() < until
             time.sleep(0.2)

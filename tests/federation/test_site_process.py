@@ -14,13 +14,19 @@ from tests.helpers.operator_folder import operator_folder
 from trimtab import FedAvg
 from trimtab.algorithms.registry import encode
 from trimtab.federation.log import attached
-from trimtab.federation.message import Message, this_trimtab
+from trimtab.federation.message import (
+    Message,
+    decode_header,
+    encode_arrays,
+    encode_header,
+    this_trimtab,
+)
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import Ready
 from trimtab.federation.setup.site import unpack
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.states import START
-from trimtab.federation.transport.flower.parcel import Parcel
+from trimtab.federation.transport.flower.objects import HEADER_UP, Parcel
 
 PROBLEM = """
 import time
@@ -74,12 +80,14 @@ def evaluate(folder):
 
 
 def ask(site):
-    with closing(Parcel.of(site.folder, evaluate(site.site_folder.folder))) as request:
+    asked = evaluate(site.site_folder.folder)
+    request = Parcel(site.folder, encode_header(asked.header))
+    with closing(request.fill([encode_arrays(asked.arrays)])):
         reply = site._answer(request)
     if isinstance(reply, str):
         return reply
     with closing(reply):
-        return reply.message()
+        return decode_header(reply.header, HEADER_UP)
 
 
 def make_busy(site, folder):
@@ -115,4 +123,5 @@ def test_a_worker_that_dies_is_replaced_and_asked_once_more(site, tmp_path):
     thread.join(60)
     assert found[0]["status"] == "done"
     assert found[0]["metrics"]["loss"] == pytest.approx(0.6931, abs=1e-4)
-    assert "warning: the worker died; it is started again and asked once more." in site.lines
+    said = "warning: the worker died (killed by SIGKILL); it is started again and asked once more."
+    assert said in site.lines

@@ -1,9 +1,9 @@
-"""Strangers at the front, as a process of its own: many, slow and large; sites notice nothing."""
+"""Strangers at the guard, in a process of its own: many, slow and large; sites notice nothing."""
 
 import contextlib
 import http.client
-import http.server
 import resource
+import signal
 import socket
 import ssl
 import subprocess
@@ -14,15 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.test_front import SuperLink, signed
+from tests.helpers.guarded import guarded_process, signed
 from trimtab.federation.log import attached
-from trimtab.federation.processes.front import FrontProcess
-from trimtab.federation.processes.ports import listener
 from trimtab.federation.storage import keys
 
 pytestmark = pytest.mark.federation
 CONNECTIONS = 1000
 LARGE, LARGEST = 24, 64 << 20
+OWN = 5 << 20  # Flower sends objects in pieces of this size
 RESIDENT = 500 << 20
 
 
@@ -30,51 +29,37 @@ RESIDENT = 500 << 20
 def place(tmp_path):
     keys.make_authority(tmp_path)
     keys.make_server_certificate(tmp_path, ["127.0.0.1"])
-    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SuperLink)
-    upstream.status, upstream.daemon_threads = 200, True
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
-    threading.Thread(target=upstream.serve_forever, daemon=True).start()
     private, public = keys.make_site_key()
-    settings = {
-        "certificate": str(tmp_path / "server.crt"),
-        "key": str(tmp_path / "server.key"),
-        "upstream": upstream.server_address[1],
-        "authority": str(tmp_path / "ca.crt"),
-        "sites": {"rome": public},
-        "folder": str(tmp_path),
-    }
-    front = FrontProcess([listener("127.0.0.1", 0)], tmp_path / "front.log", settings)
-    lines = []
+    process, lines = guarded_process(tmp_path, {"rome": public}), []
     with attached(follow=lines.append):
-        front.start()
-        yield Place(tmp_path, front, (private, public), lines)
-        front.close()
-    upstream.shutdown()
-    upstream.server_close()
+        process.listen()
+        process.start()
+        place = Place(tmp_path, process, (private, public), lines)
+        assert post_at_last(place) == 200
+        yield place
+        process.close()
 
 
 class Place:
-    def __init__(self, folder, front, key, lines):
-        self.folder, self.front, self.key, self.lines = folder, front, key, lines
+    def __init__(self, folder, process, key, lines):
+        self.folder, self.process, self.key, self.lines = folder, process, key, lines
         self.trust = ssl.create_default_context(cafile=folder / "ca.crt")
 
     def link(self):
-        where = "127.0.0.1", self.front.port
+        where = "127.0.0.1", self.process.public_port
         return http.client.HTTPSConnection(*where, timeout=60, context=self.trust)
 
     def secured(self):
-        plain = socket.create_connection(("127.0.0.1", self.front.port), timeout=20)
+        plain = socket.create_connection(("127.0.0.1", self.process.public_port), timeout=20)
         return self.trust.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def most_resident(self):
-        """Return the most memory that the front has ever had, in bytes."""
-        status = Path(f"/proc/{self.front.child.pid}/status").read_text()
+        """Return the most memory that the process has ever had, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def post(link, key, body=b"x" * 1000, path="/v1/fleet/pull-messages"):
+def post(link, key, body=b"x" * 1000, path="/v1/fleet/push-object"):
     link.request("POST", path, body, signed(*key))
     response = link.getresponse()
     content = response.read()
@@ -107,7 +92,7 @@ def wait_until(true, seconds=60):
 
 
 def post_at_last(place, attempts=5):
-    """Post over a new connection; one that was shed tries again, as a SuperNode does."""
+    """Post over a new connection; one that was shed tries again, as a site does."""
     for attempt in range(attempts):
         link = place.link()
         try:
@@ -140,7 +125,9 @@ def test_a_thousand_slow_connections_leave_sites_undisturbed(place):
     try:
         with connected(place):
             for number in range(CONNECTIONS):
-                link = socket.create_connection(("127.0.0.1", place.front.port), timeout=20)
+                link = socket.create_connection(
+                    ("127.0.0.1", place.process.public_port), timeout=20
+                )
                 with contextlib.suppress(OSError):
                     link.sendall(b"\x16\x03\x01" if number % 2 else b"\x16")  # TLS, very slowly
                 links.append(link)
@@ -150,12 +137,12 @@ def test_a_thousand_slow_connections_leave_sites_undisturbed(place):
             assert post_at_last(place) == 200
             drip(place)
         assert place.most_resident() < RESIDENT
-        assert place.front.child.starts == 1
+        assert place.process.starts == 1
     finally:
         for link in links:
             link.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert not [line for line in place.lines if "failed on a request" in line]
+    assert not [line for line in place.lines if "the guard failed" in line]
 
 
 def drip(place, number=100):
@@ -206,42 +193,34 @@ def test_large_bodies_leave_memory_and_sites_alone(place):
             thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
     link = place.link()
-    body = bytes(LARGEST)
+    body = bytes(OWN)
     status, length = post(link, place.key, body, "/v1/fleet/push-object")  # a site's own passes
     link.close()
-    assert (status, length) == (200, LARGEST + len("/v1/fleet/push-object "))
+    assert (status, length) == (200, OWN + len("/v1/fleet/push-object "))
     assert place.most_resident() < RESIDENT
-    assert place.front.child.starts == 1
-    up = place.front.traffic().up["rome"]
-    assert LARGEST < up < 2 * LARGEST
+    assert place.process.starts == 1
+    up = place.process.traffic().up["rome"]
+    assert OWN < up < 2 * OWN
 
 
-def test_a_front_that_dies_is_started_again_and_goes_on_counting(place):
+def test_a_superlink_that_dies_is_started_again_and_goes_on_counting(place):
     link = place.link()
     assert post(link, place.key)[0] == 200
     link.close()
-    before = place.front.traffic()
-    place.front.child.kill()
-
-    def is_back():
-        place.front.tend()
-        return place.front.child.starts == 2 and place.front.child.alive
-
-    wait_until(is_back)
-    link = place.link()  # the port was ours all the time
-    assert post(link, place.key)[0] == 200
-    link.close()
-    after = place.front.traffic()
-    assert after.up["rome"] > 1.9 * before.up["rome"]
-    assert any("the front ended" in line for line in place.lines)
+    before = place.process.traffic()
+    place.process.kill()
+    assert place.process.supervise() == -signal.SIGKILL
+    wait_until(lambda: place.process.supervise() is None and place.process.alive)
+    assert post_at_last(place) == 200  # the port was ours all the time
+    after = place.process.traffic()
+    assert before.up["rome"] > 1000
+    assert after.up["rome"] > 1000 + before.up["rome"]
     _, newcomer = keys.make_site_key()
-    place.front.admit({"oslo": newcomer})
-    link = place.link()
-    assert post(link, place.key)[0] == 403
-    link.close()
+    place.process.admit({"oslo": newcomer})
+    wait_until(lambda: post_at_last(place) == 403)
 
 
-@pytest.mark.parametrize("module", ["processes.front", "transport.flower.supernode"])
+@pytest.mark.parametrize("module", ["transport.flower.superlink", "transport.flower.line"])
 def test_what_only_carries_needs_no_torch(module):
     code = f"import sys, trimtab.federation.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -80,11 +80,11 @@ def test_the_last_metrics_and_the_audit_ask_again_who_comes_back_late(tmp_path, 
                 away["site2"] = federation.sites.pop("site2")
             return super().write(text)
 
-    def ask(requests, timeout):  # site2 is taken to be connected before it is
+    def ask(requests, timeout, least=None):  # site2 is taken to be connected before it is
         if away and "site2" in requests and "site2" not in federation.sites:
             silent[0] -= 1
             federation.sites |= {} if silent[0] else away
-        yield from carried(requests, timeout)
+        yield from carried(requests, timeout, least)
 
     federation.ask, federation.wait_for = ask, lambda names, least, seconds: None
     out, job = Out(), Job("run", encode(SCAFFOLD), 2, None, 1, 60.0, 3, "restore", "state")

@@ -66,7 +66,7 @@ class Federation:
         self.sites[name].close()
         self.sites[name] = self.site(name)
 
-    def ask(self, requests, timeout):
+    def ask(self, requests, timeout, least=None):
         """Carry every message as bytes, there and back."""
         self.asked += 1
         assert self.asked <= MOST, "the server asks for ever"

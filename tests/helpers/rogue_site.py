@@ -20,7 +20,7 @@ WAYS = {
     2: ("dtype", "array 0 has dtype torch.float32, but torch.float64 is expected"),
     3: ("nan", "array 0 holds NaN or infinity"),
     4: ("norm", "which is beyond the limit"),
-    5: ("version", "it has trimtab 0.0.9, the server"),
+    5: ("version", "it has trimtab 0.0.9 (protocol 0), the server"),
     6: ("name", "it claims the name 'a'"),
 }
 
@@ -38,7 +38,7 @@ def answer(self, request):
         "nan": lambda x: x / 0,
         "norm": lambda x: x * 1e12,
     }.get(way, lambda x: x)(arrays["0"])
-    header |= {"version": {"trimtab": "0.0.9", "results": 0}, "name": {"site": "a"}}.get(way, {})
+    header |= {"version": {"trimtab": "0.0.9", "protocol": 0}, "name": {"site": "a"}}.get(way, {})
     return Message(header, arrays)
 
 

@@ -12,6 +12,8 @@ from trimtab import FedAvg, OnBatch, Scaffold, Supervised, diagnose, simulate
 from trimtab.problems.clients import STATISTICS, per_client, problem_notes
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.problems.supervised import batch_norm
+from trimtab.studies.baselines import local
+from trimtab.studies.holdout import HeldOutProblem
 
 SIZES = (12, 8, 20, 8)
 
@@ -75,17 +77,13 @@ def test_a_step_is_that_of_plain_torch_in_training_mode():
     torch.testing.assert_close(problem.oracle(1, 0, 1)(x), expected)
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_the_gradient_on_all_data_is_the_mean_over_one_pass_of_mini_batches(at_once):
+def test_the_gradient_on_all_data_is_the_mean_over_one_pass_of_mini_batches():
     problem, seen = problem_of(batch=6), []
     x, (X, y) = problem.x0() + 0.1 * randn(problem.d), clients()[2]
+    assert problem.why_not_vectorised() == ""
+    at_once = problem.chunk_oracle([2] * 4, 5, 3)(x)
     problem.model.module.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    if at_once:
-        g = problem.chunk_oracle([0, 2], 5, 3)
-        found = g(x.expand(2, -1))[1]
-    else:
-        found = problem.oracle(2, 5, 3)(x)
-    seen = seen[-4:]
+    found = problem.oracle(2, 5, 3)(x)
     assert [len(part) for part in seen] == [6, 6, 6, 2]
     rows = [[int((row == X).all(1).nonzero()) for row in part] for part in seen]
     assert sorted(j for part in rows for j in part) == list(range(20))
@@ -94,6 +92,7 @@ def test_the_gradient_on_all_data_is_the_mean_over_one_pass_of_mini_batches(at_o
     module.train()
     each = [len(r) / 20 * plain_gradient(module, F.cross_entropy, X[r], y[r]) for r in rows]
     torch.testing.assert_close(found, sum(each))
+    torch.testing.assert_close(at_once, found.expand(4, -1))
     torch.testing.assert_close(problem.oracle(2, 9, 7)(x), found, rtol=0, atol=0)
 
 
@@ -357,6 +356,21 @@ def test_clients_are_measured_with_pooled_and_with_their_own_statistics():
         assert found.own_values[i] == pytest.approx(F.cross_entropy(module(X), y).item())
     assert found.own_mean == pytest.approx(sum(found.own_values) / 4)
     assert per_client(problem_of(build().eval()), x, ACCURACY).own_mean is None
+
+
+def test_clients_that_learn_alone_are_measured_with_their_own_statistics():
+    problem = problem_of(test=data(30, seed=9))
+    x = trained(problem).x
+    alone = local(HeldOutProblem(problem, problem.evaluate, "none", problem.evaluate))
+    rows = []
+    for i in range(4):
+        module = problem.module_at(x)
+        own = {n: t.to(module.state_dict()[n]) for n, t in problem.statistics(x, i).items()}
+        module.load_state_dict({**problem.unflatten(x), **own})
+        rows.append(F.cross_entropy(module(problem.test.X), problem.test.y).item())
+    found = alone.evaluate(x.expand(4, -1))["loss"]
+    assert found == pytest.approx(float(problem.weights @ torch.tensor(rows).double()))
+    assert problem.evaluate(x)["loss"] != pytest.approx(found)
 
 
 def test_the_fingerprint_does_not_depend_on_what_was_evaluated():

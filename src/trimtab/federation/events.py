@@ -92,6 +92,13 @@ class Line:
 
 
 @dataclass(frozen=True)
+class ReplySize:
+    """How many bytes the arrays of a reply have at most: the guard takes no larger ones."""
+
+    most: int
+
+
+@dataclass(frozen=True)
 class Failed:
     """The sentence with which a process gave up; `error` is what it was there."""
 
@@ -123,12 +130,13 @@ _KINDS: dict[str, type[Any]] = {
     "audit": AuditDone,
     "end": Ended,
     "line": Line,
+    "reply_size": ReplySize,
     "error": Failed,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def to_json(event: Event | Line | Failed) -> dict[str, Any]:
+def to_json(event: Event | Line | Failed | ReplySize) -> dict[str, Any]:
     """Return an event as JSON holds it.
 
     >>> to_json(Ended(3, False, {"loss": float("nan")}))
@@ -137,14 +145,14 @@ def to_json(event: Event | Line | Failed) -> dict[str, Any]:
     return {"event": _NAMES[type(event)]} | dict(plain(asdict(event)))
 
 
-def from_json(content: Mapping[str, Any]) -> Event | Line | Failed:
+def from_json(content: Mapping[str, Any]) -> Event | Line | Failed | ReplySize:
     """Return what `to_json` wrote."""
     facts = {name: value for name, value in content.items() if name != "event"}
     if "sites" in facts:
         facts["sites"] = {name: SiteReport(**report) for name, report in facts["sites"].items()}
     if "wire" in facts:
         facts["wire"] = Traffic(**facts["wire"])
-    event: Event | Line | Failed = _KINDS[content["event"]](**facts)
+    event: Event | Line | Failed | ReplySize = _KINDS[content["event"]](**facts)
     return event
 
 

@@ -1,6 +1,7 @@
 """Messages between server and sites: JSON and arrays, never pickles.
 
-On the wire a message is one safetensors file whose metadata hold the header as JSON.
+On the wire a message is its header as JSON, and its arrays as a safetensors file. On disk it is one
+safetensors file whose metadata hold the header.
 """
 
 import json
@@ -20,16 +21,21 @@ from trimtab._version import PROTOCOL, __version__
 from trimtab.core import State, leaves, map_leaves
 from trimtab.federation.log import printable
 
+_TABLE = 64 << 10  # arrays from outside have a table of names and shapes of <= 64 KiB, in JSON too
 _HEADER = "trimtab"
 _DEEPEST = 32  # a header has <= this many levels: what is deeper could not even be shown
 
 
 @dataclass(frozen=True)
 class Message:
-    """A header that JSON can hold, and named arrays of floating-point numbers."""
+    """A header that JSON can hold, and named arrays of floating-point numbers.
+
+    `most` does not travel: the arrays of the reply to this request have at most so many bytes.
+    """
 
     header: dict[str, Any]
     arrays: dict[str, Tensor] = field(default_factory=dict)
+    most: int = 0
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -48,18 +54,58 @@ def encode(message: Message, beside: Mapping[str, str] = MappingProxyType({})) -
 
 
 def decode(data: bytes) -> Message:
-    """Read bytes from outside; a ValueError says what is wrong with them."""
+    """Read a file; a ValueError says what is wrong with it."""
     try:
         size = int.from_bytes(data[:8], "little")
-        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][_HEADER])
-        arrays = {name: leaf.clone() for name, leaf in load(data).items()}  # aligned as torch does
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        header = json.loads(data[8 : 8 + size])["__metadata__"][_HEADER]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"a message cannot be read ({_first_line(error)}).") from None
+    return Message(decode_header(header, len(data)), _loaded(data))
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """Return a header as it travels."""
+    return json.dumps(header, allow_nan=False).encode()
+
+
+def decode_header(data: bytes | str, most: int) -> dict[str, Any]:
+    """Read a header from outside that has at most so many bytes."""
+    if len(data) > most:
+        raise ValueError(
+            f"a message cannot be read (its header has {len(data):,} bytes; {most:,} are allowed)."
+        )
+    try:
+        header = json.loads(data)
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"a message cannot be read ({_first_line(error)}).") from None
     if not isinstance(header, dict):
         raise ValueError("a message cannot be read (its header is no JSON object).")
     if _depth(header) > _DEEPEST:
         raise ValueError(f"a message cannot be read (its header is > {_DEEPEST} levels deep).")
-    return Message(header, arrays)
+    return header
+
+
+def encode_arrays(arrays: Mapping[str, Tensor], salt: str = "") -> bytes:
+    """Return arrays as they travel; with another `salt` they are other bytes."""
+    return bytes(save(_apart(dict(arrays)), {"salt": salt}))
+
+
+def decode_arrays(data: bytes) -> dict[str, Tensor]:
+    """Read arrays from outside."""
+    size = int.from_bytes(data[:8], "little")
+    if size > _TABLE:
+        raise ValueError(
+            f"a message cannot be read (the table of its arrays has {size:,} bytes; {_TABLE:,} are "
+            "allowed)."
+        )
+    return _loaded(data)
+
+
+def _loaded(data: bytes) -> dict[str, Tensor]:
+    try:
+        return {name: leaf.clone() for name, leaf in load(data).items()}  # aligned as torch does
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"a message cannot be read ({_first_line(error)}).") from None
 
 
 def arrays_of(tree: Any) -> dict[str, Tensor]:

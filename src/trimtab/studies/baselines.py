@@ -61,13 +61,18 @@ class Alone(Problem):
 
     def look(self, X: Vector) -> dict[str, float]:
         """Return what is looked at while it runs, the mean over the clients' models."""
-        return self._mean([self.look_at_one(x) for x in X])
+        return self._mean(self.look_at_one, X)
 
     def evaluate(self, x: Vector, client: int | None = None) -> dict[str, float]:
         """Return the mean over the clients' models."""
-        return self._mean([self.problem.evaluate(row) for row in x])
+        return self._mean(self.problem.evaluate, x)
 
-    def _mean(self, rows: list[dict[str, float]]) -> dict[str, float]:
+    def _mean(self, measure: Evaluate, X: Vector) -> dict[str, float]:
+        rows = []
+        for i, x in enumerate(X):
+            # A client that is alone knows no statistics of BatchNorm but its own.
+            with self.problem.normalised_by(self.problem.statistics(x, client=i)):
+                rows.append(measure(x))
         return weighted_mean(rows, self.weights.tolist())
 
 

@@ -289,7 +289,7 @@ def _serve_now(
         page.update("no round is committed yet")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
-        LOGGER.info(f"listening on port {process.front.port}; stop with Ctrl-C, then `resume`.")
+        LOGGER.info(f"listening on port {process.federation.port}; Ctrl-C ends it, then `resume`.")
         for sentence in warnings_of(job, len(process.federation.sites)):
             LOGGER.warning(sentence)
         for event in process.events(job):

@@ -33,7 +33,7 @@ class Sample:
 
 
 class Contacts:
-    """When each site was last heard of, by the bytes that the front counts; `status` reads it."""
+    """When each site was last heard of, by the bytes of its requests; `status` reads it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,7 +78,7 @@ class OperatorView:
     def troubles(self) -> list[str]:
         """Return what is wrong now."""
         process = self.process
-        children = (process.superlink, process.front.child, process.rounds)
+        children = (process.superlink, process.rounds)
         return [f"{child.name} is not running" for child in children if not child.alive]
 
     def samples(self) -> Iterator[Sample]:
@@ -93,7 +93,7 @@ class OperatorView:
             yield Sample("drift", "Mean norm of the sites' moves in it.", event.drift)
             for name, value in event.metrics.items():
                 yield Sample("metric", "Mean over sites, of x before it.", value, {"name": name})
-        traffic = self.process.front.traffic_so_far()
+        traffic = self.process.superlink.traffic_so_far()
         for way, told in (("up", traffic.up), ("down", traffic.down)):
             for site, count in told.items():
                 labels = {"site": site, "way": way}
@@ -106,7 +106,7 @@ class OperatorView:
 
     def _watch(self) -> None:
         while not self._stop.wait(_LOOK):
-            self.contacts.look(self.process.front.traffic(), time.time())
+            self.contacts.look(self.process.superlink.traffic(), time.time())
 
 
 @dataclass
@@ -129,8 +129,8 @@ class SiteView:
 
     def troubles(self) -> list[str]:
         """Return what is wrong now."""
-        children = (self.process.supernode, self.process.worker.child)
-        return [f"{child.name} is not running" for child in children if not child.alive]
+        troubles = [] if self.process.line.connected else ["the server is not connected"]
+        return troubles + ([] if self.process.worker.child.alive else ["the worker is not running"])
 
     def samples(self) -> Iterator[Sample]:
         """Go through what is known now."""
@@ -141,9 +141,12 @@ class SiteView:
         yield Sample("round", "The last round that was worked on.", self.round)
         ago = None if self.last is None else time.time() - self.last
         yield Sample("request_seconds", "Seconds since the last answer.", ago)
-        for child in (self.process.supernode, self.process.worker.child):
-            labels = {"process": child.name.removeprefix("the ")}
-            yield Sample("starts_total", "Starts of a process.", child.starts, labels, "counter")
+        starts = self.process.worker.child.starts
+        yield Sample(
+            "starts_total", "Starts of the worker.", starts, {"process": "worker"}, "counter"
+        )
+        connected = self.process.line.activations
+        yield Sample("connections_total", "Connections to the server.", connected, {}, "counter")
 
 
 def _stamp(at: float) -> str:

@@ -1,4 +1,4 @@
-"""The operator's main process: it keeps the SuperLink, the front and the rounds alive."""
+"""The operator's main process: it keeps the SuperLink and the rounds alive."""
 
 import contextlib
 import logging
@@ -22,6 +22,7 @@ from trimtab.federation.events import (
     Event,
     Failed,
     Line,
+    ReplySize,
     RoundCommitted,
     from_json,
     round_text,
@@ -29,17 +30,26 @@ from trimtab.federation.events import (
 )
 from trimtab.federation.log import log_facts
 from trimtab.federation.message import Message
-from trimtab.federation.processes.database import damage, set_aside, set_aside_if_damaged
-from trimtab.federation.processes.front import FrontProcess
-from trimtab.federation.processes.pipe import send
 from trimtab.federation.processes.ports import addresses_of, free_port, listener
 from trimtab.federation.processes.rounds import Assignment
+from trimtab.federation.processes.superlink import (
+    SuperLinkProcess,
+    damage,
+    set_aside,
+    set_aside_if_damaged,
+)
+from trimtab.federation.processes.worker import send
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import secret
 from trimtab.federation.storage.files import private_folder
-from trimtab.federation.transport.flower import api
-from trimtab.federation.transport.flower.server import SuperLink, superlink_arguments
+from trimtab.federation.transport.flower.server import (
+    SuperLink,
+    environment,
+    superlink_arguments,
+    wait_until,
+)
+from trimtab.federation.transport.flower.superlink import Settings
 
 log = logging.getLogger("trimtab.federation.processes")
 
@@ -63,84 +73,93 @@ class OperatorProcess:
     ) -> None:
         self.federation = Federation.read(folder)
         self.stop, self.interrupted = stop or threading.Event(), False
-        keys, logs, port = self.federation.keys, folder / "logs", free_port()
+        logs = folder / "logs"
         self.federation.check_keys()
-        self.port = port
-        self.superlink = Child(
-            "the SuperLink",
-            "trimtab.federation.transport.flower.superlink:main",
-            superlink_arguments(folder, port, keys, secret(folder)),
-            environment=api.environment(folder / "flower"),
-            output=logs / "superlink.log",
-        )
+        self.port = free_port()  # on loopback, where Flower's whole app is
         self.rounds = Child(
             "the process of the rounds",
             "trimtab.federation.processes.rounds:main",
             [],
-            environment=api.environment(folder / "flower"),
+            environment=environment(folder / "flower"),
             output=logs / "rounds.log",
             piped=True,
         )
         self._read_at = (folder / "federation.json").stat().st_mtime_ns
         self._deaths = 0  # of the SuperLink, since it answered last
         self._tender = threading.Thread(target=self._tend, name="tender", daemon=True)
-        self._events: queue.Queue[Event | Line | Failed | None] = queue.Queue()
+        self._events: queue.Queue[Event | Line | Failed | ReplySize | None] = queue.Queue()
         self._lock = Lock(private_folder(folder / "run"))
         try:
-            self.front = self._front(bind)
+            self.superlink = self._superlink(bind)
         except BaseException:
             self._lock.release()
             raise
 
-    def _front(self, bind: str | None) -> FrontProcess:
-        keys, port = self.federation.keys, self.federation.port
+    def _superlink(self, bind: str | None) -> SuperLinkProcess:
+        keys, folder = self.federation.keys, self.federation.folder
+        listeners = self._listeners(bind)
+        settings = Settings(
+            listeners=[opened.fileno() for opened in listeners],
+            arguments=superlink_arguments(folder, self.port, keys, secret(folder)),
+            certificate=str(keys / "server.crt"),
+            key=str(keys / "server.key"),
+            folder=str(folder),
+            sites=dict(self.federation.sites),
+        )
+        output = folder / "logs" / "superlink.log"
+        return SuperLinkProcess(listeners, settings, environment(folder / "flower"), output)
+
+    def _listeners(self, bind: str | None) -> list[socket.socket]:
         addresses = [bind] if bind else addresses_of(self.federation.hosts)
-        listeners: list[socket.socket] = []
+        opened: list[socket.socket] = []
         try:
             for address in addresses:
-                listeners.append(listener(address, port))
+                opened.append(listener(address, self.federation.port))
         except OSError as error:
-            for opened in listeners:
-                opened.close()
+            for one in opened:
+                one.close()
             raise BadArgument(
                 "bind",
                 "port {port} of {address} cannot be opened ({why}); end what uses it, or pass "
                 "{bind:ADDRESS}.",
-                port=port,
+                port=self.federation.port,
                 address=" and ".join(addresses),
                 why=error.strerror or error,
             ) from None
-        settings = {
-            "certificate": str(keys / "server.crt"),
-            "key": str(keys / "server.key"),
-            "upstream": self.port,
-            "authority": str(keys / "ca.crt"),
-            "sites": dict(self.federation.sites),
-            "folder": str(self.federation.folder),
-        }
-        return FrontProcess(listeners, self.federation.folder / "logs" / "front.log", settings)
+        return opened
 
     def start(self) -> None:
-        """Start the SuperLink, let the sites' keys in, and open the front."""
+        """Start the SuperLink, let the sites' keys in, and open the port."""
         database = self.federation.folder / DATABASE
         set_aside_if_damaged(database)
         self.superlink.start()
         try:
-            api.wait_until(self._answers, _READY, "the SuperLink did not answer")
+            wait_until(self._answers, _READY, "the SuperLink did not answer")
         except ValueError:
             if not database.exists():
                 raise
             self.superlink.stop()
             set_aside(database)
             self.superlink.start()
-            api.wait_until(self._answers, _READY, "the SuperLink did not answer")
-        self.front.start()
+            wait_until(self._answers, _READY, "the SuperLink did not answer")
+        self.superlink.listen()
         self._tender.start()
         threading.Thread(target=self._ask_superlink, name="asks", daemon=True).start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
 
     def events(self, job: Job) -> Iterator[Event]:
-        """Do a job, and go through what the rounds tell; start again what dies."""
+        """Do a job, and go through what the rounds tell; start again what dies.
+
+        However it ends, the log says so.
+        """
+        try:
+            yield from self._events_of(job)
+        except Exception as error:
+            log.error(f"the run has ended: {str(error).rstrip('.') or type(error).__name__}.")
+            raise
+        log.info("the run was stopped." if self.interrupted else "the run has ended.")
+
+    def _events_of(self, job: Job) -> Iterator[Event]:
         assignment = Message(Assignment(job, self.federation.folder, self.port).to_json())
         died = 0
         self._begin(assignment)
@@ -155,33 +174,32 @@ class OperatorProcess:
                 continue
             if event is None:
                 died += 1
-                if self._ended_well(died):
+                code = None if self.rounds.process is None else self.rounds.process.wait()
+                if not code:
+                    self.rounds.stop()
                     return
-                log.warning("the process of the rounds died; it goes on from the last commit.")
+                how = self.rounds.last_words(code)
+                if died >= _HOPELESS:
+                    raise RuntimeError(
+                        f"the rounds died {died} times in a row ({how}); see {self.rounds.output}."
+                    )
+                log.warning(
+                    f"the process of the rounds died ({how}); it goes on from the last commit."
+                )
                 self._restart(assignment)
             elif isinstance(event, Line):
                 log.log(logging.WARNING if event.warning else logging.INFO, event.line)
             elif isinstance(event, Failed):
                 raise event.error()
+            elif isinstance(event, ReplySize):
+                self.superlink.bound(event.most)
             else:
                 died = 0
                 if isinstance(event, RoundCommitted):
                     log_facts(round_text(event), **to_json(event))
-                yield (
-                    event if isinstance(event, Ended) else replace(event, wire=self.front.traffic())
-                )
-
-    def _ended_well(self, died: int) -> bool:
-        """Tell whether the rounds ended as they should; give up if they never do."""
-        if self.rounds.process is None or self.rounds.process.wait() == 0:
-            self.rounds.stop()
-            return True
-        if died >= _HOPELESS:
-            raise RuntimeError(
-                f"the rounds died {died} times in a row ({tail(self.rounds.output)}); see "
-                f"{self.rounds.output}."
-            )
-        return False
+                if not isinstance(event, Ended):
+                    event = replace(event, wire=self.superlink.traffic())
+                yield event
 
     def close(self) -> None:
         """End all processes."""
@@ -189,19 +207,18 @@ class OperatorProcess:
         if self._tender.is_alive():
             self._tender.join()
         self.rounds.stop()
-        self.front.close()
-        self.superlink.stop(timeout=3.0)
+        self.superlink.close()
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
     def _tend(self) -> None:
-        """Keep the SuperLink and the front alive, and the rounds moving, until the end."""
+        """Keep the SuperLink alive, and the rounds moving, until the end."""
         while not self.stop.wait(0.2):
-            if self.superlink.supervise() is not None:
+            code = self.superlink.supervise()
+            if code is not None:
                 self._deaths += 1
-                log.warning(
-                    f"the SuperLink died ({tail(self.superlink.output)}); it is started again soon."
-                )
+                how = self.superlink.last_words(code)
+                log.warning(f"the SuperLink died ({how}); it is started again soon.")
                 if self._deaths >= _SUSPECT or damage(self.federation.folder / DATABASE):
                     set_aside(self.federation.folder / DATABASE)
                     self._deaths = 0
@@ -212,7 +229,6 @@ class OperatorProcess:
                         "started again."
                     )
                     child.kill()
-            self.front.tend()
 
     def _ask_superlink(self) -> None:
         """Ask the SuperLink every so often, and so note that it answers."""
@@ -240,7 +256,7 @@ class OperatorProcess:
             self._superlink_of(now).nodes_of(now.sites)
         except httpx.HTTPError:
             return  # the SuperLink is on its way; next time
-        self.front.admit(now.sites)
+        self.superlink.admit(now.sites)
         self._read_at = changed
 
     def _begin(self, assignment: Message) -> None:

@@ -1,52 +1,17 @@
-"""Ports: a free one on this machine, and whether the server's can be reached, and by which way."""
+"""Ports of the server, and a site's way out."""
 
 import socket
-import ssl
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from trimtab.errors import BadArgument
 from trimtab.federation.log import printable
 
 
-@dataclass(frozen=True)
-class Proxy:
-    """An HTTP proxy that carries connections by CONNECT."""
+def check_proxy(address: str) -> None:
+    """Refuse what is no address of an HTTP proxy.
 
-    host: str
-    port: int
-    login: str | None = None  # as basic authorization writes it
-
-    def connect(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Return a connection through the proxy; an OSError says what it does not do."""
-        link = socket.create_connection((self.host, self.port), timeout)
-        try:
-            target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            login = f"Proxy-Authorization: Basic {self.login}\r\n" if self.login else ""
-            link.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n".encode())
-            head = b""
-            while b"\r\n\r\n" not in head and len(head) < 1 << 16:
-                part = link.recv(1)  # what follows the head is no longer the proxy's
-                if not part:
-                    break
-                head += part
-            status = printable(head.partition(b"\r\n")[0].decode("latin-1"), 80)
-            if status.split()[1:2] != ["200"]:
-                raise OSError(f"the proxy at {self.host}:{self.port} answers {status!r}")
-        except BaseException:
-            link.close()
-            raise
-        return link
-
-
-def proxy_of(address: str) -> Proxy:
-    """Read the address of a proxy.
-
-    >>> proxy_of("http://proxy.example.org:3128").port
-    3128
+    >>> check_proxy("http://proxy.example.org:3128")
     """
     try:
         found = urlsplit(address)
@@ -59,39 +24,6 @@ def proxy_of(address: str) -> Proxy:
             "{proxy:{address}}: no proxy's address; pass {proxy:http://HOST:PORT}.",
             address=printable(address.rpartition("@")[2], 80),
         )
-    login = None
-    if found.username is not None:
-        login = b64encode(f"{unquote(found.username)}:{unquote(found.password or '')}".encode())
-    return Proxy(host, port, None if login is None else login.decode("ascii"))
-
-
-def probe(server: str, authority: Path, timeout: float = 5.0, proxy: Proxy | None = None) -> str:
-    """Return what is wrong with the way to the server; nothing, if nothing is."""
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    context = ssl.create_default_context(cafile=str(authority))
-    try:
-        with (
-            proxy.connect(host, int(port), timeout)
-            if proxy
-            else socket.create_connection((host, int(port)), timeout) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
-            return ""
-    except ssl.SSLCertVerificationError as error:
-        if "expired" in error.verify_message:
-            return (
-                f"refused the server at {server}: its certificate has expired; the operator writes "
-                "a new one with `trimtab federate renew`."
-            )
-        return (
-            f"refused the server at {server}: {error.verify_message.rstrip('.')}; it is not the "
-            "server for which this site's archive was made."
-        )
-    except ssl.SSLError as error:
-        return f"the server at {server} does not speak TLS as it should ({error.reason or error})."
-    except OSError as error:
-        return f"the server at {server} cannot be reached ({error.strerror or error}); trying on."
 
 
 def free_port() -> int:

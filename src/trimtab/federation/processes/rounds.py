@@ -11,36 +11,43 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from trimtab._processes import start_heartbeat
 from trimtab.algorithms.registry import decode
+from trimtab.core import nbytes
 from trimtab.federation.events import (
     AuditDone,
     Ended,
     Event,
     Failed,
     Line,
+    ReplySize,
     RoundCommitted,
     to_json,
 )
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
-from trimtab.federation.processes.pipe import receive
-from trimtab.federation.processes.roll import KeyChanges, terms_of
+from trimtab.federation.processes.worker import receive
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
+from trimtab.federation.protocol.inquiry import Terms
 from trimtab.federation.protocol.outcome import FederatedRound
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.storage.ledger import read_standing
+from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
+from trimtab.federation.transport.flower.fleet import Fleet
 from trimtab.federation.transport.flower.server import SuperLink
 from trimtab.problems.metrics import ranges_of
 from trimtab.problems.problem import own_metric
@@ -81,7 +88,7 @@ class _Events(logging.Handler):
         line = record.getMessage().rstrip(".") + "."
         self.tell(Line(line, warning=record.levelno >= logging.WARNING))
 
-    def tell(self, event: Event | Line | Failed) -> None:
+    def tell(self, event: Event | Line | Failed | ReplySize) -> None:
         self.out.write(json.dumps(to_json(event)) + "\n")
         self.out.flush()
 
@@ -110,8 +117,11 @@ def _do(assignment: Assignment, events: _Events) -> None:
     folder = federation.folder
     superlink = SuperLink(assignment.port, federation.keys / "ca.crt", folder / "secret")
     coordinator = coordinator_of(federation, job)
+    events.tell(ReplySize(largest_reply(coordinator)))
     try:
-        with superlink.fleet(federation.sites, last=folder / "run" / "flower-run") as fleet:
+        with superlink.run(last=folder / "run" / "flower-run") as run:
+            fleet = Fleet(run, superlink.nodes_of)
+            fleet.admit(federation.sites)
             names = list(federation.sites)
             fleet.wait_for(names, len(names), _GATHER)
             if job.kind == "run":
@@ -132,8 +142,11 @@ def _run(
         if any(request["kind"] in ("statistics", "evaluate") for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
-            transport.wait_for(list(requests), min(job.min_sites, len(requests)), timeout)
-            yield from transport.ask(requests, timeout)
+            least = min(job.min_sites, len(requests))
+            transport.wait_for(list(requests), least, timeout)
+            work = all(request["kind"] == "work" for request in requests.values())
+            # A round goes on without sites that let the others wait; what else is asked needs all.
+            yield from transport.ask(requests, timeout, least if work else None)
 
     if coordinator.journal:
         _follow_roster(coordinator, roster, transport)
@@ -217,6 +230,12 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
     )
 
 
+def largest_reply(coordinator: Coordinator) -> int:
+    """Return how many bytes the arrays of a reply have at most, in whatever dtype sites compute."""
+    like = plan(coordinator.algorithm, coordinator.x.numel(), torch.float64)
+    return max(nbytes(tree) for tree in (like.client, *(e.upload for e in like.exchanges)))
+
+
 def round_committed(done: FederatedRound) -> RoundCommitted:
     """Return what is told of a round."""
     facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
@@ -226,3 +245,30 @@ def round_committed(done: FederatedRound) -> RoundCommitted:
 def audit_done(audit: Audit) -> AuditDone:
     """Return what is told of an audit."""
     return AuditDone(ok=audit.ok, **asdict(audit))
+
+
+# -- the roster while rounds run
+
+
+def terms_of(federation: Federation) -> Callable[[], Terms]:
+    """Return what tells the terms of now: the problem file is that of the start."""
+    problem = digest_of((federation.folder / "problem.py").read_bytes())
+    roster = RosterFile(federation.folder)
+    return lambda: Terms(problem, roster.read().fingerprints)
+
+
+class KeyChanges:
+    """Lets a transport know when a site has another key, also between two attempts at a round."""
+
+    def __init__(self, roster: RosterFile, transport: Transport) -> None:
+        self.roster, self.transport = roster, transport
+        self.seen: Mapping[str, str] = roster.read().sites
+
+    def follow(self) -> None:
+        """Look at the roster again."""
+        now = self.roster.read().sites
+        changed = {name: key for name, key in now.items() if self.seen.get(name, key) != key}
+        if changed:
+            self.transport.admit(changed)
+            log.info(f"{', '.join(changed)} has another key from now on.")
+        self.seen = now

@@ -7,22 +7,33 @@ it is started again, and the request it was at is put to the new one, some times
 import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import IO, TYPE_CHECKING
 
 from trimtab._processes import Child, start_heartbeat
 from trimtab.federation import events
 from trimtab.federation.log import LOGGER, handled
-from trimtab.federation.message import Message
-from trimtab.federation.processes.pipe import pieces, receive, receive_head, send, send_parts
+from trimtab.federation.message import (
+    Message,
+    decode_arrays,
+    decode_header,
+    encode_arrays,
+    encode_header,
+)
 
 if TYPE_CHECKING:  # it imports Flower, which the worker itself does without
-    from trimtab.federation.transport.flower.parcel import Parcel
+    from trimtab.federation.transport.flower.objects import Parcel
+
+_MOST = 1 << 34  # a message has <= 16 GiB
+_HEADER = 256 << 10  # its header has <= 256 KiB
+_PIECE = 1 << 20  # bytes that are carried at a time
 
 
 class WorkerGone(Exception):
-    """The worker died while it was at a request."""
+    """The worker has ended without an answer; its text says how."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +67,31 @@ class Worker:
         try:
             send_parts(self.child.stdin, request.header, request.size, request.pieces())
         except OSError:
-            raise WorkerGone from None
+            raise self._gone() from None
         head = receive_head(self.child.stdout)
         if head is None:
-            raise WorkerGone
+            raise self._gone()
         reply = type(request)(folder, head[0])
         reply.fill(pieces(self.child.stdout, head[1]))
         if reply.size != head[1]:
             reply.close()
-            raise WorkerGone
+            raise self._gone()
         return reply
+
+    def _gone(self) -> WorkerGone:
+        """Return how it ended; a process whose pipe has closed ends soon."""
+        process = self.child.process
+        if process is None:
+            return WorkerGone("it was not running")
+        try:
+            return WorkerGone(self.child.last_words(process.wait(10)))
+        except TimeoutExpired:
+            return WorkerGone("its pipe was closed")
 
     def _receive(self) -> Message:
         reply = receive(self.child.stdout)
         if reply is None:
-            raise WorkerGone
+            raise self._gone()
         return reply
 
 
@@ -109,3 +130,55 @@ def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
     while (request := receive(sys.stdin.buffer)) is not None:
         send(replies, site.answer(request))
     site.close()
+
+
+# -- the pipe: a header, then arrays, piece by piece
+
+
+def send(pipe: IO[bytes], message: Message) -> None:
+    """Write a message to a pipe."""
+    arrays = encode_arrays(message.arrays)
+    send_parts(pipe, encode_header(message.header), len(arrays), [arrays])
+
+
+def receive(pipe: IO[bytes]) -> Message | None:
+    """Read a message from a pipe; None when it has ended."""
+    head = receive_head(pipe)
+    if head is None:
+        return None
+    header, size = head
+    data = pipe.read(size)
+    if len(data) < size:
+        return None
+    return Message(decode_header(header, _HEADER), decode_arrays(data))
+
+
+def send_parts(pipe: IO[bytes], header: bytes, size: int, arrays: Iterable[bytes]) -> None:
+    """Write a header, and arrays of this size in pieces."""
+    pipe.write(len(header).to_bytes(8, "little") + size.to_bytes(8, "little"))
+    pipe.write(header)
+    for piece in arrays:
+        pipe.write(piece)
+    pipe.flush()
+
+
+def receive_head(pipe: IO[bytes]) -> tuple[bytes, int] | None:
+    """Read a header, and how long the arrays after it are; None when the pipe has ended."""
+    sizes = pipe.read(16)
+    if len(sizes) < 16:
+        return None
+    length, size = (int.from_bytes(part, "little") for part in (sizes[:8], sizes[8:]))
+    if length + size > _MOST:
+        raise ValueError(f"{length + size:,} bytes came through a pipe; that is no message.")
+    header = pipe.read(length)
+    return (header, size) if len(header) == length else None
+
+
+def pieces(pipe: IO[bytes], size: int) -> Iterator[bytes]:
+    """Read so many bytes, piece by piece; fewer if the pipe ends."""
+    while size:
+        piece = pipe.read(min(size, _PIECE))
+        if not piece:
+            return
+        size -= len(piece)
+        yield piece

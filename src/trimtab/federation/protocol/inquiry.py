@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from trimtab.algorithms.registry import encode
+from trimtab.core import nbytes
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
@@ -26,6 +27,7 @@ from trimtab.federation.protocol.claims import (
     shown,
     whole,
 )
+from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.storage.ledger import Member, Standing
 from trimtab.federation.storage.states import START
 
@@ -108,9 +110,12 @@ class Inquiry:
         members: Sequence[Member],
         arrays: dict[str, Tensor] | None = None,
         attempt: Attempt | None = None,
+        most: int | None = None,
         **facts: Any,
     ) -> Iterator[tuple[Member, Report]]:
         """Ask some sites, and go through their answers as they arrive, one for each at most.
+
+        The arrays of an answer have at most `most` bytes; None (default): as model and kind say.
 
         Late, doubled and foreign replies are dropped; who says what cannot be sits out.
         """
@@ -119,7 +124,9 @@ class Inquiry:
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
         common |= this_trimtab() | facts
         common |= {} if self.terms is None else self.terms.of(standing.members)
-        requests = {m.name: Message(common | self._own(m, attempt), arrays or {}) for m in members}
+        same = arrays or {}
+        most = _reply_bytes(standing, kind, facts) if most is None else most
+        requests = {m.name: Message(common | self._own(m, attempt), same, most) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
         self.absent |= dict.fromkeys(waiting, silent)
@@ -185,6 +192,15 @@ class Inquiry:
         if header.get("base", member.accepted) != member.accepted:
             return "its update is upon another state than the accepted one"
         return None
+
+
+def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int:
+    """Return how many bytes the arrays of a reply have: they follow from model and exchange."""
+    if kind not in ("work", "control"):
+        return 0
+    x = standing.server.x
+    like = plan(standing.algorithm, x.numel(), x.dtype)
+    return nbytes(like.exchanges[facts["exchange"]].upload if kind == "work" else like.client)
 
 
 _STALE = "stale"

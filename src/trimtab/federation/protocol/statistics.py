@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trimtab.core import Vector
+from trimtab.core import Vector, nbytes
 from trimtab.federation.message import Message, check_arrays
 from trimtab.federation.protocol.claims import MOST_SAMPLES, NotBelieved
 from trimtab.federation.protocol.inquiry import Inquiry
@@ -75,7 +75,10 @@ class Layers:
         if not self.channels:
             return {}
         arrays, found = {"0": standing.server.x}, list[tuple[float, Found]]()
-        for member, reply in inquiry.replies(standing, "statistics", standing.members, arrays):
+        most = nbytes((self._counts(), *self.like()))
+        for member, reply in inquiry.replies(
+            standing, "statistics", standing.members, arrays, most=most
+        ):
             try:
                 found.append((standing.p[member.name], self._read(member.name, reply.arrays)))
             except ValueError as error:
@@ -86,9 +89,11 @@ class Layers:
         made = buffers_of(pooled(found))
         return {name: made[name] for name in self.names if name in made}
 
+    def _counts(self) -> Tensor:
+        return torch.empty(len(self.channels), dtype=torch.float64)
+
     def _read(self, site: str, arrays: dict[str, Tensor]) -> Found:
-        counts = torch.empty(len(self.channels), dtype=torch.float64)
-        check_arrays(f"site {site}", arrays, [counts, *self.like()])
+        check_arrays(f"site {site}", arrays, [self._counts(), *self.like()])
         found, parts = dict[str, Moments](), [arrays[str(place)] for place in range(len(arrays))]
         for j, name in enumerate(self.channels):
             n, mean, variance = float(parts[0][j]), *parts[1 + 2 * j : 3 + 2 * j]

@@ -6,7 +6,7 @@ A new one implements `Transport`. Imports protocol, storage and message; knows n
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # it imports torch, which the front and the SuperNode do without
+if TYPE_CHECKING:  # it imports torch, which the SuperLink does without
     from trimtab.federation.message import Message
 
 
@@ -22,12 +22,14 @@ class Transport(Protocol):
         ...
 
     def ask(
-        self, requests: "Mapping[str, Message]", timeout: float
+        self, requests: "Mapping[str, Message]", timeout: float, least: int | None = None
     ) -> "Iterator[tuple[str, Message]]":
         """Send each request to the site of that name; yield replies as they arrive.
 
-        It ends when `timeout` seconds have passed or nothing more can come. Replies may be late,
-        twice, or missing. The name is that of the sender by its key, whatever the message says.
+        It ends when `timeout` seconds have passed or nothing more can come; sites that let others
+        wait, after `least` of them have replied, are not waited for. All requests have the same
+        arrays. Replies may be late, twice, or missing. The name is that of the sender by its key,
+        whatever the message says. A reply that cannot be read is one with the status `failed`.
         """
         ...
 

@@ -1,21 +1,136 @@
-"""Flower's SuperLink, whose database waits longer for its lock.
+"""The SuperLink's process: Flower's app on loopback, and behind the guard on the public port.
 
-As it comes, it waits for five seconds, which one large message to a slow disk may take; what asks
-meanwhile is answered 500. What is replaced here is a name of one of its modules, so the version is
-checked first.
+The operator's process has the public sockets, so that the port stays ours while the SuperLink is
+started again. It sends one JSON object a line, settings first, then who is let in and how large
+replies are; this process reports lines for the log, and what it has counted. No torch is needed.
 """
 
-from flwr.supercore import sql_mixin
-from flwr.superlink.cli import flower_superlink
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
 
-from trimtab.federation.transport.flower.patience import check_version
+import uvicorn
 
-WAIT = 20  # seconds, fewer than the 30 after which clients ask again
+from trimtab.federation.log import LOGGER, handled, printable
+from trimtab.federation.storage.roster import RosterFile
+from trimtab.federation.transport.flower.connections import Connections
+from trimtab.federation.transport.flower.guard import App, Guard
+from trimtab.federation.transport.flower.notices import Notices
+from trimtab.federation.transport.flower.server import run_superlink
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a SuperLink is run."""
+
+    listeners: Sequence[int]  # the public sockets, by their descriptors
+    arguments: Sequence[str]  # of flower-superlink, which listens on loopback
+    certificate: str
+    key: str
+    folder: str  # the operator's, whose roster says how sites stand
+    sites: Mapping[str, str]  # public keys
+    limit: int = 1 << 20  # a reply has <= this many bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the first line that the process reads."""
+        return asdict(self)
+
+
+class _Told(logging.Handler):
+    """Tells the operator's process what happens, one JSON object a line."""
+
+    def __init__(self, out: IO[str]) -> None:
+        super().__init__()
+        self.out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = printable(record.getMessage())
+        self.tell(line=line, warning=record.levelno >= logging.WARNING)
+
+    def tell(self, **facts: Any) -> None:
+        with self.lock or contextlib.nullcontext():
+            self.out.write(json.dumps(facts) + "\n")
+            self.out.flush()
 
 
 def main() -> None:
-    """Be a SuperLink until it ends."""
-    check_version()
-    settings = dict(vars(sql_mixin)["SQLITE_PRAGMAS"]) | {"busy_timeout": str(1000 * WAIT)}
-    vars(sql_mixin)["SQLITE_PRAGMAS"] = tuple(settings.items())
-    flower_superlink()
+    """Be a SuperLink until standard input ends."""
+    _raise_limit()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    told = _Told(out)
+    LOGGER.propagate = False
+    with handled(told):
+        settings = Settings(**json.loads(sys.stdin.readline()))
+
+        def serve(app: App, **more: Any) -> None:
+            asyncio.run(_serve(app, settings, told, more))
+
+        run_superlink(settings.arguments, serve)
+
+
+async def _serve(app: App, settings: Settings, told: _Told, flower: dict[str, Any]) -> None:
+    notices = Notices(RosterFile(Path(settings.folder)).read)
+    guard = Guard(app, settings.sites, notices, settings.limit)
+    listeners = [socket.socket(fileno=number) for number in settings.listeners]
+    local = uvicorn.Server(
+        uvicorn.Config(
+            guard.local,
+            interface="asgi3",
+            host=flower["host"],
+            port=flower["port"],
+            ssl_certfile=flower["ssl_certfile"],
+            ssl_keyfile=flower["ssl_keyfile"],
+            log_config=flower["log_config"],
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    threading.Thread(
+        target=_listen_to_operator, args=(guard, told, loop, local), daemon=True
+    ).start()
+    connections = Connections(guard.answer, guard.refusals)
+    outside = connections.serve(listeners, Path(settings.certificate), Path(settings.key))
+    task = loop.create_task(outside)
+    try:
+        await local.serve()
+    finally:
+        task.cancel()
+
+
+def _listen_to_operator(
+    guard: Guard, told: _Told, loop: asyncio.AbstractEventLoop, local: uvicorn.Server
+) -> None:
+    """Read what the operator's process says, in a thread; end with it."""
+
+    def take(asked: dict[str, Any]) -> None:
+        if "sites" in asked:
+            guard.keys.admit(asked["sites"])
+        if "limit" in asked:
+            guard.limit = asked["limit"]
+        if "count" in asked:
+            told.tell(up=dict(guard.up), down=dict(guard.down), seen=dict(guard.seen))
+
+    with contextlib.suppress(RuntimeError):  # the event loop has ended
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(take, json.loads(line))
+    local.should_exit = True
+
+
+def _raise_limit() -> None:
+    """Have as many descriptors as may be had."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,4 +1,8 @@
-"""Who may pass the front: requests that are signed, now, with the key of a registered site."""
+"""Which requests are let in: those signed, now, with the key of a registered site.
+
+What is refused leaves lines in the log, and clocks that are apart are named there, since Flower
+refuses what is signed more than 5 s ahead or 305 s behind.
+"""
 
 import logging
 import time
@@ -14,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from trimtab.federation.log import printable
 from trimtab.federation.storage.keys import fingerprint
-from trimtab.federation.transport.flower.clocks import Clocks
+from trimtab.federation.transport.flower.notices import Notices
 
 log = logging.getLogger("trimtab.federation.transport")
 
@@ -23,20 +27,25 @@ _AHEAD, _BEHIND = 5.0, 305.0  # Flower takes what was signed < 5 s ahead or < 30
 _REPEAT = 30.0  # equal lines in the log are >= this many seconds apart
 _LINES = 60  # refusals leave <= this many lines in the log in each such time
 
+_APART = 5.0  # clocks that differ twice in a row by > this many seconds are apart
+_FAR = 60.0  # those that differ once by > this many are: a message may be late, but not so late
+_REPEAT_CLOCK = 600.0  # that they are apart is said again after >= this many seconds
+
 
 class Refused(Exception):
     """A request that does not pass: the answer it gets, and whom and what the log names."""
 
-    def __init__(self, status: int, who: str, why: str) -> None:
+    def __init__(self, status: int, who: str, why: str, notice: str = "") -> None:
         super().__init__(status, who, why)
-        self.status, self.who, self.why = status, who, why
+        self.status, self.who, self.why, self.notice = status, who, why, notice
 
 
-class Door:
+class SiteKeys:
     """The keys of the sites, and their clocks."""
 
-    def __init__(self, sites: Mapping[str, str]) -> None:
+    def __init__(self, sites: Mapping[str, str], notices: Notices | None = None) -> None:
         self._clocks: dict[str, Clocks] = {}
+        self.notices = notices
         self.admit(sites)
 
     def admit(self, sites: Mapping[str, str]) -> None:
@@ -52,23 +61,19 @@ class Door:
         site = self._sites.get("".join(key.decode("ascii", "replace").split()))
         if site is None:
             shown = fingerprint(key) if key else "none"
-            raise Refused(
-                403, where, f"an unknown key ({shown}); no site of this federation has it."
-            )
+            notice = ""
+            if key and self.notices is not None:
+                notice = self.notices.of_stranger(key, lambda: _signed_at(key, headers) is not None)
+            why = f"an unknown key ({shown}); no site of this federation has it."
+            raise Refused(403, where, why, notice)
         self._check_signature(f"site {site} at {where}", site, key, headers)
         return site
 
     def _check_signature(self, who: str, site: str, key: bytes, headers: Mapping[str, str]) -> None:
-        signed = headers.get("flwr-timestamp", "")
-        try:
-            public = load_pem_public_key(key)
-            assert isinstance(public, ec.EllipticCurvePublicKey)
-            signature = _decoded(headers.get("flwr-signature", ""))
-            public.verify(signature, signed.encode("ascii", "replace"), ec.ECDSA(hashes.SHA256()))
-            at = datetime.fromisoformat(signed)
-        except (InvalidSignature, UnsupportedAlgorithm, ValueError, AssertionError):
-            raise Refused(401, who, "its signature is not valid.") from None
-        ahead = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        at = _signed_at(key, headers)
+        if at is None:
+            raise Refused(401, who, "its signature is not valid.")
+        ahead = (at - datetime.now(UTC)).total_seconds()
         if not -_BEHIND < ahead < _AHEAD:
             way = "ahead of" if ahead > 0 else "behind"
             why = f"its clock is {abs(ahead):.0f} seconds {way} the server's; set both by NTP."
@@ -99,6 +104,52 @@ class Refusals:
         log.warning(line)
         if self._lines == _LINES:
             log.warning(f"many are refused; the others of these {_REPEAT:g} seconds are not shown.")
+
+
+class Clocks:
+    """How far one clock is ahead of another; what is worth saying of it is said."""
+
+    def __init__(self, one: str, other: str) -> None:
+        self.one, self.other = one, other
+        self.ahead = 0.0
+        self._said = -_REPEAT_CLOCK
+        self._apart = False
+
+    def note(self, ahead: float | None) -> None:
+        """Note by how many seconds the one is ahead of the other; None if nobody knows.
+
+        >>> Clocks("a", "b").note(None)
+        """
+        if ahead is None:
+            return
+        self.ahead = ahead
+        apart, now = abs(ahead) > _APART, time.monotonic()
+        sure = self._apart or abs(ahead) > _FAR
+        if apart and sure and now - self._said >= _REPEAT_CLOCK:
+            self._said = now
+            way = "ahead of" if ahead > 0 else "behind"
+            log.warning(
+                f"{self.one} clock is {abs(ahead):.0f} seconds {way} {self.other}; set both by "
+                "NTP, since a site whose clock is > 5 s ahead or > 300 s behind is refused."
+            )
+        elif not apart and self._said > -_REPEAT_CLOCK:
+            self._said = -_REPEAT_CLOCK
+            log.info(f"{self.one} clock agrees with {self.other} again.")
+        self._apart = apart
+
+
+def _signed_at(key: bytes, headers: Mapping[str, str]) -> datetime | None:
+    """Return the time that a request was signed at with this key; None if it was not."""
+    signed, signature = headers.get("flwr-timestamp", ""), headers.get("flwr-signature", "")
+    try:
+        public = load_pem_public_key(key)
+        assert isinstance(public, ec.EllipticCurvePublicKey)
+        text = signed.encode("ascii", "replace")
+        public.verify(_decoded(signature), text, ec.ECDSA(hashes.SHA256()))
+        at = datetime.fromisoformat(signed)
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, AssertionError):
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)
 
 
 def _is_plain(path: str) -> bool:
