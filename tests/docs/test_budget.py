@@ -28,7 +28,7 @@ BUDGET = {
     "diagnosis": (5841, 25),
     "federation": (9329, 60),
     "flower": (498, 3),
-    "problems": (10053, 46),
+    "problems": (10054, 46),
     "report": (2789, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
