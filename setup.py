@@ -1,13 +1,22 @@
-"""Build the optional kernel; where there is no compiler, trimtab installs and runs without it."""
+"""Build the optional kernel; where there is no compiler, trimtab installs and runs without it.
 
+With TRIMTAB_NATIVE=0, and on Windows, whose compiler does not know the kernel's C, the wheel is of
+pure Python: py3-none-any.
+"""
+
+import os
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 FOLDER = Path("src/trimtab/compute/kernel")
+PURE = os.environ.get("TRIMTAB_NATIVE") == "0" or sys.platform == "win32"
 
 setup(
-    ext_modules=[
+    ext_modules=[]
+    if PURE
+    else [
         Extension(
             "trimtab.compute.kernel._kernels",
             sources=[str(FOLDER / "kernels.c")],

@@ -4,6 +4,7 @@ python -m docs.generate [FOLDER], by default build/docs, in the folder of the pr
 does it before `mkdocs build`, so that the site needs no plugin for it.
 """
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ NOT_COPIED = {"docs/algorithms.md"}  # `algorithms` makes pages of it
 def write(folder: Path) -> None:
     """Write all pages into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    for path, text in pages().items():
+    texts = pages()
+    for path, text in {**texts, "llms.txt": for_machines(texts)}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, "utf-8")
     for file in (ROOT / "docs").rglob("*"):
@@ -40,6 +42,18 @@ def pages() -> dict[str, str]:
         **gallery.pages(),
         "citation.md": _citation(),
     }
+
+
+def for_machines(texts: dict[str, str]) -> str:
+    """Return llms.txt: every page with its address, title and first sentence."""
+    lines = ["# trimtab", "", "> Federated optimisation that does not drift.", ""]
+    for path, text in texts.items():
+        title, _, rest = text.partition("\n")
+        first = next((p for p in rest.split("\n\n") if re.match(r"\s*[A-Z*`][^`]", p)), "")
+        said = re.split(r"(?<=[.:])\s", " ".join(first.replace("**Decided.**", "").split()))[0]
+        said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", said)
+        lines.append(f"- [{title.lstrip('# ')}]({path.removesuffix('.md')}.html): {said}")
+    return "\n".join(lines) + "\n"
 
 
 def _copied(path: str, page: str) -> str:

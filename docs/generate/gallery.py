@@ -11,9 +11,11 @@ EXAMPLES = ROOT / "examples"
 SHOWS = {
     "quickstart": "SCAFFOLD against FedAvg in twenty lines",
     "drift": "client drift in the plane, from a real run",
+    "no_better": "three reasons why SCAFFOLD may be no better than FedAvg",
     "own_data": "your own tensors, weights and metric",
     "own_algorithm": "an algorithm of your own, and the contract that accepts or refuses it",
     "own_loop": "SCAFFOLD in a training loop that you have",
+    "flower": "SCAFFOLD in an app of Flower",
     "fine_tuning": "adapters across clients, the backbone frozen",
     "lora": "LoRA on a small language model",
     "schedule": "step sizes that change, and a run that resumes bit for bit",
@@ -30,6 +32,7 @@ def pages() -> dict[str, str]:
     paths = {path.stem: path for path in EXAMPLES.glob("*.py")}
     paths |= {path.stem: path for path in EXAMPLES.glob("notebooks/*.ipynb")}
     paths["cifar10_federation"] = EXAMPLES / "cifar10_federation" / "README.md"
+    paths["flower"] = EXAMPLES / "flower"
     names = [*(name for name in SHOWS if name in paths), *sorted(paths.keys() - SHOWS.keys())]
     found = {f"gallery/{name}.md": _page(paths[name]) for name in names}
     rows = [
@@ -48,11 +51,23 @@ def _title(text: str) -> str:
 def _page(path: Path) -> str:
     page = f"gallery/{path.stem}.md"
     source = str(path.relative_to(ROOT))
+    if path.is_dir():
+        return _app(path)
     if path.suffix == ".md":
         return rewritten(path.read_text("utf-8"), source, "gallery/cifar10_federation.md")
     if path.suffix == ".ipynb":
         return rewritten(_notebook(path), source, page)
     return _script(path)
+
+
+def _app(folder: Path) -> str:
+    """Return the page of an app of several files."""
+    files = [path for path in sorted(folder.glob("*/*.py")) if path.name != "__init__.py"]
+    parts = [f"# {SHOWS[folder.name]}", f"`{folder.relative_to(ROOT)}`"]
+    for path in files:
+        name = path.relative_to(folder)
+        parts.append(f"## {name}\n\n```python\n{path.read_text('utf-8')}```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _script(path: Path) -> str:

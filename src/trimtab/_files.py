@@ -6,6 +6,7 @@ failure.
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EISDIR
@@ -120,7 +121,11 @@ def plain(value: Any) -> Any:
 
 def sync(path: Path) -> None:
     """Make the content of a file, or the names in a folder, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
+    windows = sys.platform == "win32"
+    if windows and path.is_dir():
+        return  # Windows opens no folder.
+    # Windows flushes no file that is open for reading alone.
+    descriptor = os.open(path, os.O_RDWR if windows else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

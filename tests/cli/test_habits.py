@@ -1,12 +1,14 @@
 """What `trimtab doctor`, `completion` and help print, and the colours of charts."""
 
 import json
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from trimtab.cli import COMMANDS, EXAMPLES, SECTIONS, cli, main
+from trimtab.cli import COMMANDS, EXAMPLES, SECTIONS, cli, doctor, main
 from trimtab.report.charts.svg import DARK, LEAST, contrast, readable
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +61,19 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, monkeypatch, tmp_
     text = printed(capsys, "doctor")
     assert "missing  emnist: not here yet" in text
     assert "trimtab works without them." in text
+
+
+def test_doctor_lists_every_extra_and_what_of_it_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(
+        doctor, "find_spec", lambda name: None if name == "peft" else find_spec(name)
+    )
+    found = [f for f in json.loads(printed(capsys, "doctor", "--json")) if f["part"] == "extras"]
+    listed = {f["name"].partition(",")[0]: f for f in found[:-1]}  # the last is Chromium
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(listed) == set(project["optional-dependencies"])
+    assert listed["lora"]["value"] == "not installed (peft)"
+    assert listed["lora"]["missing"] == "pip install 'trimtab[lora]'."
+    assert listed["pandas"]["missing"] == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,9 +18,9 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (962, 7),
+    ".": (967, 7),
     "algorithms": (2132, 24),
-    "cli": (3036, 20),
+    "cli": (3039, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 50_603  # lines
+TESTS = 51_293  # lines
 
 
 def files_of(folder):

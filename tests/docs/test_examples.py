@@ -116,6 +116,21 @@ def test_lora(tmp_path):
     assert kept == kilobytes
 
 
+def test_no_better(tmp_path):
+    alike, differ, _, *loops, _, fedavg, scaffold = run("no_better", tmp_path)
+    assert alike.endswith("no difference")
+    assert differ.endswith("choice")
+    plain, displacement, right = (numbers(line)[0] for line in loops)
+    assert displacement < 0.5 < right - 0.3
+    assert right > plain - 0.02
+    first, _, last = (b / a for a, b in zip(numbers(fedavg), numbers(scaffold), strict=True))
+    assert first > 0.8
+    assert last < 0.1
+    page = (EXAMPLES.parent / "docs" / "no-better.md").read_text("utf-8")
+    output = docstring("no_better").partition("prints\n\n")[2]
+    assert "\n".join(line[4:] for line in output.splitlines()) in page
+
+
 def test_schedule(tmp_path):
     lines = run("schedule", tmp_path)
     *_, constant, halved = numbers(lines[-2])

@@ -16,6 +16,7 @@ PYTHONS = [
     for classifier in PROJECT["project"]["classifiers"]
     if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", classifier)
 ]
+SYSTEMS = ("manylinux_x86_64", "macosx_arm64")
 every_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 
 
@@ -97,7 +98,8 @@ def test_the_pythons_are_those_of_the_classifiers():
         for step in steps(path):
             version = step.get("with", {}).get("python-version", oldest)
             assert version in {oldest, "${{ matrix.python }}"}, "elsewhere the oldest"
-    wheels = [f"cp{python.replace('.', '')}-manylinux_x86_64" for python in PYTHONS]
+    built = [f"cp{python.replace('.', '')}" for python in PYTHONS]
+    wheels = [f"{one}-{system}" for system in SYSTEMS for one in built]
     assert PROJECT["tool"]["cibuildwheel"]["build"] == wheels
 
 
@@ -106,7 +108,7 @@ def test_who_publishes_has_been_asked_and_holds_no_token():
     assert "secrets." not in release.read_text()
     publish = read(release)["jobs"]["publish"]
     assert publish["environment"] == "release"
-    assert set(publish["needs"]) == {"sdist", "wheels"}
+    assert set(publish["needs"]) == {"sdist", "wheels", "windows"}
     assert publish["permissions"]["id-token"] == "write"
     others = [job for name, job in read(release)["jobs"].items() if name != "publish"]
     assert not any("permissions" in job for job in others)

@@ -131,6 +131,26 @@ def test_the_sdist_holds_what_a_compiler_reads_and_nothing_of_the_workshop(packa
     assert not [name for name in names if name.endswith(".so") or name.startswith("results/")]
 
 
+def test_the_wheel_of_pure_python_fits_everywhere_and_computes(everything, tmp_path):
+    """As on Windows: without a compiled library, and without the locks of POSIX."""
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)]
+    pure = {**os.environ, "PIP_CONSTRAINT": str(LOCK), "TRIMTAB_NATIVE": "0"}
+    subprocess.run(command, env=pure, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("trimtab-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as file:
+        assert {n for n in file.namelist() if ".dist-info/" not in n} == FILES - FOR_THE_COMPILER
+        file.extractall(tmp_path / "pure")
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "import trimtab; assert 'pure' in trimtab.__file__\n"
+        "from trimtab.cli import main\n"
+        "main('compare digits --algorithms fedavg,scaffold --K 5 --seeds 1 --json'.split())"
+    )
+    where = str(tmp_path / "pure")
+    result = json.loads(run(everything, "-c", code, cwd=tmp_path, PYTHONPATH=where))
+    assert result["advice"]
+
+
 def test_the_wheel_needs_no_library_for_plots(packages):
     needed = {r for r in requirements(packages[1]) if "extra ==" not in r}
     assert needed

@@ -152,27 +152,30 @@ def _data_set(name: str, sources: "tuple[Source, ...]", data: Path | None) -> Fi
     return Finding("data", name, "not here yet", how)
 
 
-_EXTRAS = {  # The module that is imported, its use, and how to install it.
-    "trimtab_papers": (
-        "trimtab-papers, for `trimtab reproduce` and `trimtab bench`",
-        "pip install 'trimtab[papers]'",
-    ),
-    "flwr": ("Flower, for `trimtab federate`", "pip install 'trimtab[federation]'"),
-    "ray": ("Ray, for --cluster", "pip install 'trimtab[cluster]'"),
-    "pandas": ("pandas, for Comparison.to_pandas", "pip install 'trimtab[pandas]'"),
-    "datasets": ("Hugging Face's datasets, for clients", "pip install 'trimtab[datasets]'"),
-    "tensorboard": ("TensorBoard, for --log and export", "pip install 'trimtab[tensorboard]'"),
-    "mlflow": ("MLflow, for export", "pip install 'trimtab[mlflow]'"),
+_EXTRAS = {  # The modules that each extra brings, and what it is for.
+    "papers": (("trimtab_papers",), "`trimtab reproduce` and `trimtab bench`"),
+    "federation": (("flwr", "cryptography"), "`trimtab federate`, over Flower"),
+    "flower": (("flwr",), "trimtab.flower, in an app of Flower"),
+    "cluster": (("ray",), "--cluster, on Ray"),
+    "pandas": (("pandas",), "tables as clients, and Comparison.to_pandas"),
+    "datasets": (("datasets",), "clients from Hugging Face's datasets"),
+    "lora": (("transformers", "peft"), "adapters, and ControlledTrainer"),
+    "lightning": (("lightning",), "LightningControls"),
+    "tensorboard": (("tensorboard",), "--log and export"),
+    "mlflow": (("mlflow",), "export"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "`trimtab export --to onnx`"),
+    "docs": (("mkdocs", "mkdocstrings", "latex2mathml"), "`make docs`"),
+    "dev": (("pytest", "ruff", "mypy"), "`make test`"),
 }
 
 
 def _extras() -> Iterator[Finding]:
-    for module, (what, how) in _EXTRAS.items():
-        # find_spec finds the module without importing it.
-        there = find_spec(module) is not None
-        yield Finding(
-            "extras", what, "installed" if there else "not installed", "" if there else f"{how}."
-        )
+    for extra, (modules, what) in _EXTRAS.items():
+        # find_spec finds a module without importing it.
+        absent = [module for module in modules if find_spec(module) is None]
+        value = f"not installed ({', '.join(absent)})" if absent else "installed"
+        how = f"pip install 'trimtab[{extra}]'." if absent else ""
+        yield Finding("extras", f"{extra}, for {what}", value, how)
     browser = shutil.which("chromium")
     yield Finding(
         "extras",
