@@ -175,15 +175,14 @@ class Study:
         specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
         specs += baseline_specs(measured, settings.K) if settings.baselines else []
         of_all = (measured, settings.name, goal, specs, settings.R, rounds, folder, resume)
-        return cls(*of_all, settings.prior, given | {"K": settings.K})
+        given = {k: v for k, v in {"K": settings.K, **given}.items() if v is not None}
+        return cls(*of_all, settings.prior, given)
 
     def unused_settings(self) -> list[str]:
         """Return a note about given settings that none of the algorithms has."""
         kinds = [spec.kind for spec in self.specs if spec.space.fixed is None]
         names = {parameter.name for kind in kinds for parameter in kind.parameters}
-        unused = [
-            name for name, value in self.given.items() if value is not None and name not in names
-        ]
+        unused = [name for name in self.given if name not in names]
         return [f"no algorithm that was searched has {listed(unused)}."] if unused else []
 
     def open(self) -> None:
