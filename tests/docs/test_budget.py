@@ -26,7 +26,7 @@ BUDGET = {
     "compute": (2198, 11),
     "core": (1493, 11),
     "diagnosis": (5841, 25),
-    "federation": (9329, 60),
+    "federation": (9343, 60),
     "flower": (498, 3),
     "problems": (10053, 46),
     "report": (2789, 17),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 51_235  # lines
+TESTS = 51_400  # lines
 
 
 def files_of(folder):
