@@ -32,12 +32,12 @@ BUDGET = {
     "report": (2719, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5327, 20),
+    "studies": (5321, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 52_014  # lines
+TESTS = 52_017  # lines
 
 
 def files_of(folder):
