@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export TRIMTAB_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-newest test-reproduce test-federation soak test-cluster test-package test-docs test-site docs lock coverage mutants kernel test-kernel \
+.PHONY: demo test test-newest test-flower test-reproduce test-federation soak test-cluster test-package test-docs test-site docs lock coverage mutants kernel test-kernel \
 	format reproduce bench bench-peers account clean
 
 demo: $(VENV)/installed
@@ -27,7 +27,7 @@ test-reproduce: $(VENV)/installed-dev
 
 # Servers, sites, keys and sockets as they are used, killed at every durable write: under 12 minutes.
 test-federation: $(VENV)/installed-dev
-	$(BIN)/pytest -n 3 -m federation tests/federation
+	$(BIN)/pytest -n 3 -m federation tests/federation tests/flower
 
 # The tests that take long, then hours of random kills, stops, network faults and full disks, and the replay:
 # SOAK="--minutes 240".
@@ -61,9 +61,15 @@ NEWEST := build/newest
 test-newest:
 	$(PYTHON) -m venv $(NEWEST)
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
-		torch --editable ".[dev,federation,pandas,datasets,lora,lightning]" --editable papers
+		torch --editable ".[dev,federation,pandas,datasets,cluster,lora,lightning]" --editable papers
 	$(NEWEST)/bin/pytest -n 2 tests/torch tests/sklearn tests/problems/test_hugging_face.py \
 		tests/docs/test_bring_your_own_loop.py tests/docs/test_scikit_learn.py
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade flwr
+	$(NEWEST)/bin/pytest -n 0 -m "not federation" tests/flower tests/docs/test_from_flower.py
+
+# Apps of Flower in its simulation on Ray, on the Flower that is pinned: under 5 minutes.
+test-flower: $(VENV)/installed-dev
+	$(BIN)/pytest -n 0 -m weekly tests/flower
 
 # What the extras bring with them, written into the second part of constraints.txt.
 lock: $(VENV)/installed-dev

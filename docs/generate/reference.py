@@ -47,7 +47,7 @@ GROUPS = {
 MODULES = {
     "torch": ("trimtab.torch", "SCAFFOLD in a training loop of your own."),
     "sklearn": ("trimtab.sklearn", "Estimators for scikit-learn."),
-    "flower": ("trimtab.flower", "Strategies and clients for Flower."),
+    "flower": ("trimtab.flower", "SCAFFOLD in an app of Flower."),
     "testing": ("trimtab.testing", "The contract that every algorithm must keep."),
     "partition": (
         "trimtab.problems.partition",

@@ -135,10 +135,10 @@ BAD = {
     "compare mine.py": "'mine.py' names no function; pass mine.py:function.",
     "compare mine.py:god": "mine.py has no function 'god'; it has good, regression, empty",
     "compare mine.py:nothing": "mine.py:nothing returned a NoneType; return a Problem",
-    "compare mine.py:fails": "mine.py:fails failed (mine.py, line 46 in fails: KeyError: 'column')",
-    "compare mine.py:unpacks": "mine.py, line 81 in unpacks: ValueError: too many values to unpack",
-    "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 84 in leaves: SystemExit: 0)",
-    "compare mine.py:late": " (mine.py, line 66 in forward: RuntimeError: out of luck)",
+    "compare mine.py:fails": "mine.py:fails failed (mine.py, line 47 in fails: KeyError: 'column')",
+    "compare mine.py:unpacks": "mine.py, line 82 in unpacks: ValueError: too many values to unpack",
+    "compare mine.py:leaves": "mine.py:leaves failed (mine.py, line 85 in leaves: SystemExit: 0)",
+    "compare mine.py:late": " (mine.py, line 67 in forward: RuntimeError: out of luck)",
     "compare broken.py:good": "broken.py cannot be imported (broken.py, line 1: ModuleNotFoundErr",
     "compare typo.py:good": "typo.py cannot be imported (typo.py, line 2: SyntaxError: '(' was ne",
     "run sgd --eta 1 -R 0": "-R 0; pass a number of rounds R >= 1.",
@@ -209,7 +209,7 @@ def test_options_are_what_they_were():
     common += ["--metric", "--split", "--weights", "--partition", "--epochs", "--init", "--slow"]
     common += ["--lost", "--available", "--force", "--log", "--live"]
     hyper = "--K --base --beta --beta1 --beta2 --eps --eta --eta-g --eta-l --lean --mu --option"
-    hyper += " --a --alpha --p"
+    hyper += " --a --alpha --clip --p --weight-decay"
     of_compare = (
         "--K --algorithms --base --baselines --budget --diagnosed --eta-g --jobs --minutes "
     )

@@ -1,15 +1,17 @@
-"""A question to some sites: what is sent, and which of the replies count."""
+"""Requests to some sites: what is sent, and which of the replies count."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
 
 from trimtab.algorithms.registry import encode
+from trimtab.commit import START
 from trimtab.core import nbytes
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
@@ -19,7 +21,7 @@ from trimtab.federation.message import (
     this_trimtab,
     versions,
 )
-from trimtab.federation.protocol.claims import (
+from trimtab.federation.protocol.checks import (
     NotBelieved,
     Ranges,
     Report,
@@ -28,59 +30,24 @@ from trimtab.federation.protocol.claims import (
     whole,
 )
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.storage.ledger import Member, Standing
-from trimtab.federation.storage.states import START
+from trimtab.federation.storage.journal import KEEP
+from trimtab.federation.storage.ledger import Member, Seen, Standing
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 """What the coordinator needs of a `transport.Transport`: its method `ask`."""
 
-
-@dataclass
-class RequestClock:
-    """Numbers that only grow, also beyond a restart from an older checkpoint.
-
-    What a site has seen moves the numbers of its own requests alone: it cannot spoil the others'.
-    """
-
-    last: int
-    ahead: dict[str, int] = field(default_factory=dict)  # of sites that have seen later requests
-
-    def tick(self) -> int:
-        """Return a number above all before."""
-        self.last = max(time_ns(), self.last + 1)
-        return self.last
-
-    def of_site(self, name: str, clock: int) -> int:
-        """Return the number of a request to a site: above all that it has seen."""
-        if name in self.ahead:
-            clock = self.ahead[name] = max(clock, self.ahead[name] + 1)
-        return clock
-
-    def pass_by(self, name: str, seen: int) -> None:
-        """Go beyond a number that a site has seen."""
-        self.ahead[name] = max(self.ahead.get(name, seen), seen)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What makes a request and its replies one of a kind."""
-
-    clock: int
-    tag: str
-
-    @staticmethod
-    def fresh(clock: RequestClock) -> "Attempt":
-        """Return one that never was before."""
-        return Attempt(clock.tick(), token_hex(6))
+MOST = 1 << 53  # Numbers of branches, commits and rounds are at most this.
+_JUMP = 100_000
+_HEAD = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Upon what sites take part: the problem file, by its digest, and with whom, by their keys."""
+    """The terms on which sites take part: the problem file, and the keys of the other sites."""
 
-    problem: str
+    problem: str  # its digest
     fingerprints: Mapping[str, str]  # by the names of the sites
 
     def of(self, members: Sequence[Member]) -> dict[str, Any]:
@@ -91,17 +58,26 @@ class Terms:
 
 @dataclass
 class Inquiry:
-    """A question to some sites, or several; it remembers who did not answer, and why."""
+    """One attempt to ask some sites, in one exchange or several.
+
+    tag: what its requests and replies have in common.
+    absent: the sites that did not answer, and why.
+    lost: the sites whose state is gone.
+    diverged: the sites that computed NaN or infinity.
+    seen: what the sites were told of the journal, by name.
+    """
 
     ask: Ask
     timeout: float
-    clock: RequestClock
-    ranges: Ranges = field(default_factory=dict)  # of the metrics that sites report
+    ranges: Ranges | None = None  # of the metrics that sites report; None: any
     terms: Terms | None = None
     untold: dict[str, str] = field(default_factory=dict)  # why a site's last reply was not taken
+    keep: int = KEEP  # how many states sites keep
+    tag: str = field(default_factory=lambda: token_hex(6))
     absent: dict[str, str] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)  # those whose state is gone
+    lost: set[str] = field(default_factory=set)
     diverged: set[str] = field(default_factory=set)
+    seen: dict[str, Seen] = field(default_factory=dict)
 
     def replies(
         self,
@@ -109,41 +85,37 @@ class Inquiry:
         kind: str,
         members: Sequence[Member],
         arrays: dict[str, Tensor] | None = None,
-        attempt: Attempt | None = None,
         most: int | None = None,
         **facts: Any,
     ) -> Iterator[tuple[Member, Report]]:
-        """Ask some sites, and go through their answers as they arrive, one for each at most.
+        """Ask some sites, and yield their answers as they arrive, one for each at most.
 
         The arrays of an answer have at most `most` bytes; None (default): as model and kind say.
-
-        Late, doubled and foreign replies are dropped; who says what cannot be sits out.
+        Late, doubled and foreign replies are dropped; a site with an invalid reply sits out.
         """
-        attempt = attempt or Attempt.fresh(self.clock)
-        common = {"kind": kind, "tag": attempt.tag}
+        common = {"kind": kind, "tag": self.tag, "keep": self.keep}
         common |= {"experiment": standing.experiment, "algorithm": encode(standing.algorithm)}
+        common |= {name: getattr(standing, name) for name in ("branch", "commit", "head")}
         common |= this_trimtab() | facts
         common |= {} if self.terms is None else self.terms.of(standing.members)
-        same = arrays or {}
         most = _reply_bytes(standing, kind, facts) if most is None else most
-        requests = {m.name: Message(common | self._own(m, attempt), same, most) for m in members}
+        requests = {m.name: Message(common | self._own(m), arrays or {}, most) for m in members}
         waiting = {member.name: member for member in members}
         silent = f"no answer within {self.timeout:g} s"
         self.absent |= dict.fromkeys(waiting, silent)
         until = monotonic() + self.timeout
         for name, reply in self.ask(requests, self.timeout) if requests else ():
-            if name not in waiting or reply.header.get("tag") != attempt.tag:
+            same = {"tag": self.tag, "kind": kind}.items() <= reply.header.items()
+            if name not in waiting or not same:
                 log.info("site %s: a late or doubled reply is dropped", name)
                 continue
             self.untold.pop(name, None)
+            member = waiting.pop(name)
             try:
-                why = self._trouble(waiting[name], reply)
+                why = self._trouble(member, reply)
                 report = read_report(reply, self.ranges) if why is None else None
             except NotBelieved as error:
                 why, report = str(error), None
-            if why == _STALE:
-                continue  # perhaps a request was doubled, and the reply to the first is on its way
-            member = waiting.pop(name)
             if report is not None:
                 del self.absent[name]
                 yield member, report
@@ -151,18 +123,18 @@ class Inquiry:
                 self.turn_away(name, str(why), tell=reply.header.get("status") == ReplyStatus.DONE)
             if not waiting:
                 break
-        if monotonic() < until:  # nothing more can come before the time is over
+        if monotonic() < until:  # Nothing more can come before the time is over.
             gone = [name for name in waiting if self.absent[name] == silent]
             self.absent |= dict.fromkeys(gone, "it is not connected, or its reply was lost")
 
-    def _own(self, member: Member, attempt: Attempt) -> dict[str, Any]:
-        """Return what only this site is told."""
-        facts = {"site": member.name, "index": member.index, "accepted": member.accepted}
-        facts |= {"refused": self.untold[member.name]} if member.name in self.untold else {}
-        return facts | {"clock": self.clock.of_site(member.name, attempt.clock)}
+    def _own(self, member: Member) -> dict[str, Any]:
+        """Return the part of a request that only this site gets."""
+        facts = {"site": member.name, "index": member.index}
+        facts |= {"accepted": member.accepted.tag, "digest": member.accepted.digest}
+        return facts | ({"refused": self.untold[member.name]} if member.name in self.untold else {})
 
     def turn_away(self, name: str, why: str, tell: bool = True) -> None:
-        """Let a site sit out, and say so; also to itself with the next request, if it must know."""
+        """Let a site sit out, and log it; tell: whether the next request tells the site why."""
         self.absent[name] = why
         if tell:
             self.untold[name] = why
@@ -177,21 +149,28 @@ class Inquiry:
         if not same_protocol(header):
             ours, theirs = versions(header)
             return f"it has trimtab {theirs}, the server {ours}; install versions of one protocol"
-        if status == ReplyStatus.STALE:
-            self.clock.pass_by(member.name, whole("seen", header.get("seen"), 0, _END_OF_TIME))
-            self.absent[member.name] = "it has seen later requests; the next one will be later"
-            return _STALE
+        self._note_seen(member.name, header.get("seen"))
         if status == ReplyStatus.MISMATCH:
-            if member.accepted == START:
+            if member.accepted.tag == START:
                 return "it says that its state is gone, but the server counts on none"
             self.lost.add(member.name)
         if status == ReplyStatus.DIVERGED:
             self.diverged.add(member.name)
         if status != ReplyStatus.DONE:
             return _line(header.get("why", f"it replies {shown(status)}"))
-        if header.get("base", member.accepted) != member.accepted:
-            return "its update is upon another state than the accepted one"
+        if header.get("base", member.accepted.tag) != member.accepted.tag:
+            return "it computed its update from another state than the accepted one"
         return None
+
+    def _note_seen(self, name: str, claim: Any) -> None:
+        if claim is None:
+            return
+        if not isinstance(claim, list) or len(claim) != 3:
+            raise NotBelieved(f"it was told {shown(claim)} of the journal, which cannot be")
+        branch, commit = (whole("place in the journal", value, 0, MOST) for value in claim[:2])
+        if not isinstance(claim[2], str) or not _HEAD.fullmatch(claim[2]):
+            raise NotBelieved(f"its line of the journal is {shown(claim[2])}, which is no digest")
+        self.seen[name] = Seen(branch, commit, claim[2])
 
 
 def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int:
@@ -203,10 +182,24 @@ def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int
     return nbytes(like.exchanges[facts["exchange"]].upload if kind == "work" else like.client)
 
 
-_STALE = "stale"
-_END_OF_TIME = 1 << 62  # a clock is <= this: nanoseconds since 1970, in the year 2116
-
-
 def _line(text: Any) -> str:
     """Return what a site says as one line that a log can hold."""
     return printable(" ".join(str(text).split()), 400).rstrip(".")
+
+
+def unknown_places(
+    seen: Mapping[str, Seen], digests: Mapping[int, str], branch: int
+) -> dict[str, Seen]:
+    """Return the places that sites were told and that a journal does not have, by site.
+
+    digests: of the journal's lines, by commit.
+    branch: the server's branch; a site that claims one far ahead is not believed.
+    """
+    oldest = min(digests, default=MOST)
+    return {
+        name: place
+        for name, place in seen.items()
+        if digests.get(place.commit) != place.head
+        and place.commit >= oldest
+        and place.branch <= branch + _JUMP
+    }

@@ -8,7 +8,7 @@ from time import sleep
 
 import torch
 
-from trimtab.federation.protocol.inquiry import Inquiry
+from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.ledger import Member, Standing
 
 log = logging.getLogger("trimtab.federation.protocol")
