@@ -21,7 +21,7 @@ from trimtab.studies.goal import Goal
 from trimtab.studies.holdout import HeldOutProblem
 from trimtab.studies.record import RoundDone
 from trimtab.studies.space import EntrySpec, Expected, SearchRules, confirming_space
-from trimtab.studies.study import Study
+from trimtab.studies.study import Study, StudySettings
 from trimtab.studies.tuner import Stage, Tuner
 
 REFINED = ((1, 4), (1, 2))
@@ -141,16 +141,23 @@ def _tuner(case: Case, one: Expected) -> Tuner:
     rounds = Rounds(
         S=case.cohort, seed=case.seed, x=case.start, executor=panel.executor(case.cohort)
     )
-    study = Study(
-        measured=HeldOutProblem(panel.problem, f, "none", f),
+    settings = StudySettings(
+        problem=panel.problem,
+        algorithms=[known.name],
         name="diagnosis",
-        goal=Goal(LOSS),
-        specs=[spec],
+        target=None,
+        K=None,
         R=RULES.rounds,
         rounds=rounds,
-        folder=None,
-        resume=False,
+        base=None,
+        metric=None,
+        eta_g=None,
+        prefer="rounds",
+        split=None,
+        baselines=False,
     )
+    study = Study(settings, None, resume=False)
+    study.measured, study.goal = HeldOutProblem(panel.problem, f, "none", f), Goal(LOSS)
     tuner = Tuner(study, spec)
     # After a few rounds of many, small steps look better than those that arrive first.
     first = min(RULES.rounds, max(RULES.least, one.rounds or 0))
