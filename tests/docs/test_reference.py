@@ -12,12 +12,32 @@ if not all(map(find_spec, ("griffe", "latex2mathml"))):
     pytest.skip("needs the site's tools: pip install 'trimtab[docs]'", allow_module_level=True)
 
 from docs.generate import gallery, reference
+from docs.generate.__main__ import pages
 from docs.generate.docstrings import described
 from docs.generate.equations import blocks_as_mathml
 from docs.generate.links import ROOT
 
 FUNCTIONS = [name for name in trimtab.__all__ if inspect.isfunction(getattr(trimtab, name))]
 TO_COME = {"compare", "diagnose"}  # their docstrings are rewritten with their subjects
+
+
+MOST_WORDS = 1500  # of a page, without tables and code
+LONGER = {  # with the reason
+    "changelog.md": 2000,  # a list by version
+    "diagnosis.md": 1750,  # one line for each case that missed, written from the records
+    "federation.md": 2500,  # from nothing to four sites, in one go
+    "performance.md": 1600,  # one list of the peers' settings, written from the records
+}
+
+
+def test_no_page_is_too_long():
+    for path, text in pages().items():
+        prose = re.sub(r"^```.*?^```$|^\|[^\n]*$|<[^>]+>", "", text, flags=re.M | re.S)
+        assert len(prose.split()) <= LONGER.get(path, MOST_WORDS), path
+
+
+def test_the_readme_fits_two_screens():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 130
 
 
 def test_the_reference_has_every_public_name_once():

@@ -13,6 +13,7 @@ import torch
 from tests.helpers.operator_folder import operator_folder
 from trimtab import FedAvg
 from trimtab.algorithms.registry import encode
+from trimtab.commit import START
 from trimtab.federation.log import attached
 from trimtab.federation.message import (
     Message,
@@ -25,7 +26,6 @@ from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import Ready
 from trimtab.federation.setup.site import unpack
 from trimtab.federation.storage.policy import digest_of
-from trimtab.federation.storage.states import START
 from trimtab.federation.transport.flower.objects import HEADER_UP, Parcel
 
 PROBLEM = """

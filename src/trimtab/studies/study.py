@@ -22,6 +22,7 @@ from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import Budget, budget_of
+from trimtab.studies.entry import listed
 from trimtab.studies.goal import Goal, cost_of, goal_of, unit_named
 from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
 from trimtab.studies.record import Record, RoundDone, open_folder
@@ -59,34 +60,6 @@ class StudySettings:
     split: float | None
     baselines: bool
     prior: Prior | None = None
-
-    def study(self, folder: Path | None, resume: bool) -> "Study":
-        """Return the study: the problem split, the goal, and the entries."""
-        problem = (
-            self.problem.problem_and_target[0]
-            if isinstance(self.problem, ProblemSpec)
-            else self.problem
-        )
-        measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
-        cohort_size(
-            self.rounds.S, measured.problem.N
-        )  # It refuses a bad S before a folder is made.
-        goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
-        given = {"base": self.base, "eta_g": self.eta_g}
-        return Study(
-            measured=measured,
-            name=self.name,
-            goal=goal,
-            specs=[
-                *entry_specs(self.algorithms, self.K, given, self.prior),
-                *(baseline_specs(measured, self.K) if self.baselines else ()),
-            ],
-            R=self.R,
-            rounds=self.rounds,
-            folder=folder,
-            resume=resume,
-            prior=self.prior,
-        )
 
     def to_json(self, jobs: int | None) -> dict[str, Any]:
         """Return the settings for another process; raise BadArgument if it could not read them.
@@ -160,27 +133,18 @@ def _algorithm_to_json(algorithm: Any, jobs: int | None) -> Any:
 
 
 def _not_portable(jobs: int | None, what: str, instead: str) -> BadArgument:
-    if jobs is None:
-        return BadArgument(
-            "cluster",
-            "{cluster} needs {_what} that other machines can make too; pass "
-            + instead
-            + ", or drop {cluster}.",
-            _what=what,
-        )
+    name, others = ("cluster", "machines") if jobs is None else ("jobs", "processes")
     return BadArgument(
-        "jobs",
-        "{jobs:{_jobs}} needs {_what} that other processes can make too; pass "
-        + instead
-        + ", or {jobs:1}.",
-        _jobs=jobs,
+        name,
+        f"{{{name}}} needs {{_what}} that other {others} can make too; pass {instead}, or drop "
+        f"{{{name}}}.",
         _what=what,
     )
 
 
 @dataclass
 class Study:
-    """What all entries of a comparison share."""
+    """What all entries of a comparison share: the problem split, the goal, budgets and folders."""
 
     measured: HeldOutProblem
     name: str
@@ -188,11 +152,39 @@ class Study:
     specs: list[EntrySpec]
     R: int
     rounds: Rounds
-    folder: Path | None
-    resume: bool
+    folder: Path | None = None
+    resume: bool = False
     prior: Prior | None = None  # what a diagnosis expects
+    given: dict[str, Any] = field(default_factory=dict)  # K, eta_g and base, which are not searched
     budget: Budget = field(default_factory=Budget)
     shared: bool = False  # whether another process continues from the checkpoints of this one
+
+    @classmethod
+    def of(cls, settings: StudySettings, folder: Path | None, resume: bool) -> "Study":
+        """Return the study of a comparison."""
+        problem: Any = settings.problem
+        if isinstance(problem, ProblemSpec):
+            problem, _ = problem.problem_and_target
+        rounds, split = settings.rounds, settings.split
+        measured = held_out(as_problem(problem), split, rounds.seed, settings.metric)
+        # It refuses a bad S before a folder is made.
+        cohort_size(rounds.S, measured.problem.N)
+        goal = goal_of(measured.problem, settings.target)
+        goal = replace(goal, unit=unit_named(settings.prefer))
+        given = {"base": settings.base, "eta_g": settings.eta_g}
+        specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
+        specs += baseline_specs(measured, settings.K) if settings.baselines else []
+        of_all = (measured, settings.name, goal, specs, settings.R, rounds, folder, resume)
+        return cls(*of_all, settings.prior, given | {"K": settings.K})
+
+    def unused_settings(self) -> list[str]:
+        """Return a note about given settings that none of the algorithms has."""
+        kinds = [spec.kind for spec in self.specs if spec.space.fixed is None]
+        names = {parameter.name for kind in kinds for parameter in kind.parameters}
+        unused = [
+            name for name, value in self.given.items() if value is not None and name not in names
+        ]
+        return [f"no algorithm that was searched has {listed(unused)}."] if unused else []
 
     def open(self) -> None:
         """Start the folder, or check that it holds this comparison."""
@@ -298,6 +290,6 @@ class Study:
         return self.measured.validate(self.measured.problem.x0(seed) if x is None else x)
 
     def _settings(self) -> dict[str, Any]:
-        rounds = self.rounds
-        settings = {"problem": self.name} | recorded_settings(rounds, self.measured.problem.N)
+        rounds, N = self.rounds, self.measured.problem.N
+        settings = {"problem": self.name} | recorded_settings(rounds, N)
         return settings | ({} if rounds.x is None else {"x": hashed_tensors([rounds.x])})
