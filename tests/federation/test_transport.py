@@ -44,7 +44,7 @@ def test_sites_come_and_go_between_rounds_as_the_roster_says(tmp_path):
                 roster.remove_site("site0")
             return super().write(text)
 
-    out, job = Out(), Job("run", encode(SCAFFOLD), 4, None, 2, 60.0, 3, "restore", "state")
+    out, job = Out(), Job("run", encode(SCAFFOLD), 4, None, 2, 60.0, 3, "restore", "state", 10)
     federation.server.min_sites = 2
     _run(federation.server, roster, federation, job, _Events(out))
     events = [from_json(json.loads(line)) for line in out.getvalue().splitlines()]
@@ -87,7 +87,7 @@ def test_the_last_metrics_and_the_audit_ask_again_who_comes_back_late(tmp_path, 
         yield from carried(requests, timeout, least)
 
     federation.ask, federation.wait_for = ask, lambda names, least, seconds: None
-    out, job = Out(), Job("run", encode(SCAFFOLD), 2, None, 1, 60.0, 3, "restore", "state")
+    out, job = Out(), Job("run", encode(SCAFFOLD), 2, None, 1, 60.0, 3, "restore", "state", 10)
     _run(federation.server, roster, federation, job, _Events(out))
     events = [from_json(json.loads(line)) for line in out.getvalue().splitlines()]
     (audit,) = [event for event in events if isinstance(event, AuditDone)]

@@ -102,9 +102,9 @@ def place(monkeypatch):
 
 def ask(place, timeout=60.0, least=None, most=0, arrays=None):
     """Ask all three; return the replies, and how long that took."""
-    began, same = place.clock.now, arrays or {}
+    began = place.clock.now
     requests = {
-        f"site{n}": Message({"tag": "t", "site": f"site{n}"}, same, most) for n in (1, 2, 3)
+        f"site{n}": Message({"tag": "t", "site": f"site{n}"}, arrays or {}, most) for n in (1, 2, 3)
     }
     replies = dict(place.fleet.ask(requests, timeout, least))
     return replies, place.clock.now - began

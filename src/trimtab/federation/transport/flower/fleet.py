@@ -144,7 +144,8 @@ class Fleet:
         chunks = arrays.chunks()
         contents = {}
         for name, request in requests.items():
-            assert request.arrays is first.arrays, "the sites of one exchange get the same arrays"
+            same = request.arrays is first.arrays or not (request.arrays or first.arrays)
+            assert same, "the sites of one exchange get the same arrays"
             header = encode_header(request.header)
             contents[self.nodes[name]] = record_of(header, arrays, chunks)
         names = {node: name for name, node in self.nodes.items()}
