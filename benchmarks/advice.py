@@ -1,19 +1,20 @@
 """Is the advice any good? `diagnose` against `compare` on many problems (advice_cases.py).
 
     python benchmarks/advice.py            # hours at low priority; goes on where it stopped
-    python benchmarks/advice.py --again    # diagnose again, race only cases without a record
+    python benchmarks/advice.py --again    # diagnose again; the bests that are recorded stay
     python benchmarks/advice.py --page     # docs/diagnosis.md from the records, seconds
 
-For every case the problem is diagnosed, then `compare` tunes SGD, FedAvg and SCAFFOLD for every K
-of a grid (and the advised K), and counts rounds until f(x) - f(x*) <= eps. One record for each case
-in results/account; until all of them are there, the page says how many are.
+For every case `compare` searches SGD, FedAvg and SCAFFOLD, their K and their step sizes, and counts
+rounds until f(x) - f(x*) <= eps. The advised settings, as they are, run to the same target with the
+same seeds. Minutes are minutes of CPU, so that a busy machine changes no record. One record for
+each case in results/account; until all of them are there, the page says how many are.
 """
 
 import json
 import os
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import click
@@ -25,17 +26,22 @@ from trimtab import Diagnosis, Supervised, compare, diagnose
 from trimtab._files import write_json
 from trimtab._version import environment
 from trimtab.core.threads import one_thread
-from trimtab.diagnosis.candidates import named
+from trimtab.diagnosis import budget
+from trimtab.diagnosis.rules import named
+from trimtab.studies import budget as ledger
+from trimtab.studies import study
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCOUNT = ROOT / "results" / "account"
 TIMES = ROOT / "results" / "diagnosis" / "time.json"  # what diagnosis_time.py measured
 COVERAGE = TIMES.with_name("coverage.json")  # what diagnosis_coverage.py counted
-R_MOST = 100  # a race takes <= 100 rounds, fewer where the model expects fewer
+R = 100  # a run takes <= 100 rounds
+MINUTES = 3.0  # of a search for the best
+EXAMPLE = TIMES.with_name("example.txt")  # what `trimtab diagnose concrete` printed first
 WITHIN = 1.3  # the advice is near if it needs <= 1.3 x the rounds of the best
 LEVEL = 0.95  # the interval of the share covers it in >= 95 % of such accounts
 CLOCK = 150.0  # a diagnosis of 5 minutes that took > 150 s ended because they were over
-SEEDS = 3  # a race reports the median of 3 seeds
+SEEDS = 3  # rounds are the median of 3 seeds
 
 NAMES = """\
 Names: G and delta for quadratics (L/mu about 100, ten clients); per cent of similarity for
@@ -70,131 +76,99 @@ class Loss:
         return {"loss": own.evaluate(x)["loss"] + own.l2 / 2 * float(x.square().sum())}
 
 
-def account(case: Case, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Diagnose, compare, and say how near the advice comes to the best.
+def account(case: Case, before: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a case: the best that `compare` finds, then the advice as it is.
 
-    before: a record whose races are kept as far as they aim at the same f.
+    before: an earlier record, whose best is kept.
     """
-    problem, started = case.make(case.seed), perf_counter()
+    problem, began = case.make(case.seed), process_time()
     how: dict[str, Any] = {"S": case.S, "minutes": case.minutes, "seed": case.seed}
-    first = diagnose(problem, **how)
-    eps = case.share / 0.01 * first.eps
-    diagnosis = first if case.share == 0.01 else diagnose(problem, eps=eps, **how)
-    taken = perf_counter() - started
-    goal: dict[str, Any] = {"target": diagnosis.least + eps, "S": case.S, "seed": case.seed}
-    goal |= {"x": problem.x0(0), "seeds": SEEDS, "minutes": None, "split": None, "eta_g": 1.0}
-    kept = [] if before is None or not _same(eps, before["settings"]["eps"]) else before["found"]
-    goal["R"], rows = _races(case, diagnosis, problem, goal, kept, before)
-    as_it_is = None
-    if diagnosis.algorithm is not None:
-        as_it_is = _as_advised(diagnosis, problem, goal, before if kept else None)
+    found = diagnose(problem, **how)
+    eps = case.share / 0.01 * found.eps
+    if case.share != 0.01:
+        found = diagnose(problem, eps=eps, **how)
+    taken = process_time() - began
+    goal: dict[str, Any] = {"target": found.least + eps, "S": case.S, "seed": case.seed, "R": R}
+    goal |= {"x": problem.x0(0), "seeds": SEEDS, "split": None}
+    kept = before if before and abs(eps - before["settings"]["eps"]) <= 1e-3 * eps else None
+    best = kept["best"] if kept else _best(problem, goal)
+    advised = None
+    if found.algorithm is not None:
+        advised = _entry(compare(Loss(problem), [found.advised()], **goal).entries[0])
     return {
         "settings": {
-            "S": case.S,
-            "kind": case.kind,
-            "seed": case.seed,
-            "minutes": case.minutes,
-            "share": case.share,
-            "eps": eps,
-            "grid": case.grid,
-            "R": goal["R"],
-        },
-        "diagnosis": summary(diagnosis),
-        "found": rows,
-        "with the advised step": as_it_is,
-        "seconds": {"diagnose": round(taken, 1), "all": round(perf_counter() - started, 1)},
+            name: getattr(case, name) for name in ("S", "kind", "seed", "minutes", "share")
+        }
+        | {"eps": eps, "R": R},
+        "best": best,
+        "advised": advised,
+        "diagnosis": summary(found),
+        "seconds": {"diagnose": round(taken, 1), "all": round(process_time() - began, 1)},
         "versions": environment(),
     }
 
 
-def _same(eps: float, other: float) -> bool:
-    return abs(eps - other) <= 1e-3 * other
+def _best(problem: Any, goal: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what `compare` finds for each algorithm; it searches K and the step size."""
+    raced = compare(
+        Loss(problem), ["sgd", "fedavg", "scaffold"], eta_g=1.0, minutes=MINUTES, **goal
+    )
+    return [_entry(entry) for entry in raced.entries]
 
 
-def _races(
-    case: Case,
-    diagnosis: Diagnosis,
-    problem: Any,
-    goal: dict[str, Any],
-    kept: list[dict[str, Any]],
-    before: dict[str, Any] | None,
-) -> tuple[int, list[dict[str, Any]]]:
-    """Return the rounds that were given, and what they led to: races that have no record run."""
-    advised = {diagnosis.K} if diagnosis.K is not None else set()
-    Ks = sorted({*case.grid, *advised} - {row["K"] for row in kept})
-    if kept and before is not None:
-        R = before["settings"]["R"]
-        return R, kept + (_raced(problem, Ks, goal | {"R": R}) if Ks else [])
-    expected = min((one.rounds for one in diagnosis.predicted if one.rounds), default=R_MOST)
-    for R in (min(R_MOST, max(30, 3 * expected)), R_MOST):  # more only if no algorithm arrived
-        rows = _raced(problem, Ks, goal | {"R": R})
-        if any(row["rounds"] for row in rows):
-            break
-    return R, rows
-
-
-def _raced(problem: Any, Ks: list[int], goal: dict[str, Any]) -> list[dict[str, Any]]:
-    raced = compare(Loss(problem), ["sgd", "fedavg", "scaffold"], K=Ks, **goal)
-    return [
-        {"algorithm": e.name, "K": e.settings.get("K", 1), "rounds": e.rounds}
-        | {"eta": e.settings.get("eta_l", e.settings.get("eta"))}
-        for e in raced.entries
-    ]
-
-
-def _as_advised(
-    diagnosis: Diagnosis, problem: Any, goal: dict[str, Any], before: dict[str, Any] | None
-) -> int | None:
-    """Return the rounds of the advice as it is, from the record if that is the same."""
-    recorded = {} if before is None else before["diagnosis"]
-    mine = (diagnosis.algorithm, diagnosis.K, diagnosis.eta_l)
-    if before is not None and mine == (recorded["algorithm"], recorded["K"], recorded["eta_l"]):
-        rounds: int | None = before["with the advised step"]
-        return rounds
-    return compare(Loss(problem), [diagnosis.advised()], **goal).entries[0].rounds
+def _entry(entry: Any) -> dict[str, Any]:
+    settings = entry.settings
+    return {
+        "algorithm": entry.name,
+        "K": settings.get("K", 1),
+        "eta": settings.get("eta_l", settings.get("eta")),
+        "rounds": None if entry.failed else entry.rounds,
+        "complete": entry.complete,
+    }
 
 
 def summary(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return what the table shows of a diagnosis."""
+    """Return what the table shows of a diagnosis, and what it rests on."""
     names = ("N", "d", "S", "G", "B", "delta", "L", "mu", "sigma", "zeta", "algorithm", "K")
-    content = {name: getattr(diagnosis, name) for name in (*names, "eta_l", "sure", "optimum")}
-    content |= {name: getattr(diagnosis, name) for name in ("advice", "rough", "holds", "accuracy")}
-    content |= {"verdict": diagnosis.verdict}
-    content["gain"] = None if diagnosis.gain is None else diagnosis.gain.to_json()
-    content["predicted"] = [predicted.to_json() for predicted in diagnosis.predicted]
-    return content
+    names += ("eta_l", "sure", "optimum", "advice", "rough", "verdict", "confirmed", "predicted")
+    content = diagnosis.to_json()
+    return {name: content[name] for name in names}
 
 
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--page", "only_page", is_flag=True, help="Write docs/diagnosis.md alone.")
-@click.option("--again", is_flag=True, help="Diagnose again; keep the races that have a record.")
+@click.option("--again", is_flag=True, help="Diagnose again; keep the bests that have a record.")
 def main(names: tuple[str, ...], only_page: bool, again: bool) -> None:
     """Compute the cases that have no record yet, then write the page."""
     os.nice(0 if only_page else 15)
+    budget.perf_counter = ledger.monotonic = study.monotonic = process_time
     ACCOUNT.mkdir(parents=True, exist_ok=True)
     known = records()
     for name in () if only_page else names or CASES:
         if again or name not in known:
             with one_thread():
-                record = account(CASES[name], known.get(name))
+                record = account(CASES[name], known.get(name, {}))
             write_json(ACCOUNT / f"{name}.json", record)
-            click.echo(f"{name}: {judge(record)} {record['seconds']}")
+            click.echo(f"{name}: {record['advised']} {best_of(record)} {record['seconds']}")
             sys.stdout.flush()
     (ROOT / "docs" / "diagnosis.md").write_text(page(records()), "utf-8")
 
 
-def judge(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the advised lane (None without advice), the best lane, the ratio of their rounds."""
-    rows = [row for row in record["found"] if row["rounds"] is not None]
-    diagnosis = record["diagnosis"]
-    lane = (diagnosis["algorithm"], diagnosis["K"])
-    mine = next((row for row in record["found"] if (row["algorithm"], row["K"]) == lane), None)
-    best = min(rows, key=lambda row: (row["rounds"], row["K"]), default=None)
-    ratio = None
-    if best is not None and mine is not None and mine["rounds"] is not None:
-        ratio = mine["rounds"] / best["rounds"]
-    return {"advised": mine, "best": best, "ratio": ratio}
+def best_of(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the settings with the fewest rounds of all that ran; None if none arrived."""
+    rows = [*record["best"], *([record["advised"]] if record["advised"] else [])]
+    there = [row for row in rows if row["rounds"] is not None]
+    return min(there, key=lambda row: (row["rounds"], row["K"]), default=None)
+
+
+def ratio_of(record: dict[str, Any]) -> float | None:
+    """Return the rounds of the advice over those of the best; None if it did not arrive."""
+    best, mine = best_of(record), record["advised"]
+    if best is None or mine is None or mine["rounds"] is None:
+        return None
+    ratio: float = mine["rounds"] / best["rounds"]
+    return ratio
 
 
 def records() -> dict[str, Any]:
@@ -209,59 +183,51 @@ def advised(record: dict[str, Any]) -> bool:
 
 
 def near(record: dict[str, Any]) -> bool:
-    """Return whether the advised settings are within 1.3 x of the best."""
-    ratio = judge(record)["ratio"]
+    """Return whether the advice needs <= 1.3 x the rounds of the best, or says that none arrives.
+
+    Where no algorithm arrives, advice is right if it says so.
+    """
+    if best_of(record) is None:
+        return bool(record["diagnosis"]["verdict"] == "nearest")
+    ratio = ratio_of(record)
     return ratio is not None and ratio <= WITHIN
+
+
+def wrongly_sure(record: dict[str, Any]) -> bool:
+    """Return whether advice that was called sure missed."""
+    return record["diagnosis"]["sure"].startswith("sure") and not near(record)
 
 
 def table(recorded: dict[str, Any]) -> str:
     """Return all cases as Markdown, misses in bold."""
     lines = [
-        "| case | zeta | delta/L | advised | rounds | best of the grid | rounds | ratio "
-        "| with the advised step | how sure |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| case | zeta | delta/L | advised | rounds | best found | rounds | ratio | how sure |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, record in recorded.items():
-        diagnosis, verdict = record["diagnosis"], judge(record)
-        ratio = "none" if verdict["ratio"] is None else f"{verdict['ratio']:.2f}"
+        diagnosis, best, ratio = record["diagnosis"], best_of(record), ratio_of(record)
         known = diagnosis["delta"] is not None and not diagnosis["rough"]
+        shown = "none" if ratio is None else f"{ratio:.2f}"
+        verdict = shown if near(record) else f"**{shown}, missed**"
         cells = (
             name,
             f"{diagnosis['zeta']:.2g}",
             f"{diagnosis['delta'] / diagnosis['L']:.2g}" if known else "not measured",
-            _lane(verdict["advised"]) if advised(record) else "no advice",
-            _count(verdict["advised"], record) if advised(record) else "-",
-            "none" if verdict["best"] is None else _lane(verdict["best"]),
-            "-" if verdict["best"] is None else _count(verdict["best"], record),
-            _verdict(record, ratio),
-            _with_step(record),
+            _lane(record["advised"]) if advised(record) else "no advice",
+            _count(record["advised"]) if advised(record) else "-",
+            "none" if best is None else _lane(best),
+            "-" if best is None else _count(best),
+            verdict if advised(record) else "-",
             diagnosis["sure"].split(";")[0].rstrip(".") if advised(record) else "-",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _verdict(record: dict[str, Any], ratio: str) -> str:
-    if not advised(record):
-        return "-"
-    return ratio if near(record) else f"**{ratio}, missed**"
-
-
-def _with_step(record: dict[str, Any]) -> str:
-    if not advised(record):
-        return "-"
-    return str(record["with the advised step"] or f"{record['settings']['R']}+")
-
-
-def _clock_bound(row: dict[str, Any] | None) -> bool:
-    """Return whether a diagnosis was not measured, or ended because its minutes were over."""
-    return row is None or row["cpu"] > CLOCK
-
-
 def _seconds(row: dict[str, Any] | None) -> str:
     if row is None:
         return "not measured"
-    return f"{row['cpu']:.1f}" + (" when the minutes were over" if _clock_bound(row) else "")
+    return f"{row['cpu']:.1f}" + (" when the minutes were over" if row["cpu"] > CLOCK else "")
 
 
 def _lane(row: dict[str, Any]) -> str:
@@ -269,8 +235,8 @@ def _lane(row: dict[str, Any]) -> str:
     return f"{named(row['algorithm'])}{K}"
 
 
-def _count(row: dict[str, Any], record: dict[str, Any]) -> str:
-    return str(row["rounds"] or f"{record['settings']['R']}+")
+def _count(row: dict[str, Any]) -> str:
+    return str(row["rounds"] or f"{R}+")
 
 
 def share_interval(good: int, of: int) -> tuple[float, float]:
@@ -292,17 +258,13 @@ def page(recorded: dict[str, Any]) -> str:
     silent = [name for name in recorded if name not in with_advice]
     missed = [name for name, record in with_advice.items() if not near(record)]
     sentences = [f"Missed: {', '.join(missed)}." if missed else "None was missed."]
-    lost = [name for name in missed if judge(recorded[name])["best"] is None]
-    if lost:
-        sentences += [
-            f"(In {' and '.join(lost)} no algorithm arrived in {R_MOST} rounds, with any of the "
-            "algorithms; advice that does not say so counts as missed.)"
-        ]
+    wrong = [name for name, record in recorded.items() if wrongly_sure(record)]
+    sentences += [f"Wrong although called sure: {', '.join(wrong) or 'none'}."]
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
     if len(recorded) < len(CASES):
         sentences += [
-            f"**{len(recorded)} of {len(CASES)} cases are in**; `make account` goes on with the "
-            "others."
+            f"**{len(recorded)} of {len(CASES)} cases are in**; the others are open, and `make "
+            "account` goes on with them."
         ]
     text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
     return text.format(
@@ -313,6 +275,7 @@ def page(recorded: dict[str, Any]) -> str:
         names=NAMES,
         times=times(),
         coverage=coverage(),
+        example=EXAMPLE.read_text("utf-8").strip(),
     )
 
 
@@ -343,18 +306,13 @@ def times() -> str:
     rows = json.loads(TIMES.read_text("utf-8")) if TIMES.exists() else []
     versions = sorted({row["version"] for row in rows})
     lines = [
-        f"| workload | d | {' | '.join(f'{version}, CPU s' for version in versions)} | ratio |",
-        f"|---|---|{'---|' * len(versions)}---|",
+        f"| workload | d | {' | '.join(f'{version}, CPU s' for version in versions)} |",
+        f"|---|---|{'---|' * len(versions)}",
     ]
     for name in dict.fromkeys(row["workload"] for row in rows):
         mine = {row["version"]: row for row in rows if row["workload"] == name}
-        taken = [mine.get(version) for version in versions]
-        known = len(taken) == 2 and not any(map(_clock_bound, taken))
-        ratio = f"{taken[0]['cpu'] / taken[1]['cpu']:.1f}" if known else "-"
-        shown = [_seconds(row) for row in taken]
-        lines.append(
-            f"| {name} | {next(iter(mine.values()))['d']} | {' | '.join(shown)} | {ratio} |"
-        )
+        shown = [_seconds(mine.get(version)) for version in versions]
+        lines.append(f"| {name} | {next(iter(mine.values()))['d']} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 

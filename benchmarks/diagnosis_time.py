@@ -2,7 +2,7 @@
 
     python benchmarks/diagnosis_time.py                       # this version: what has no record
     python benchmarks/diagnosis_time.py --again               # this version again
-    python benchmarks/diagnosis_time.py --source DIR/src      # another version's sources
+    python benchmarks/diagnosis_time.py --source DIR/src --label 0.2.0    # another version
 
 Each diagnosis runs in a process of its own, with one thread, on the same tensors, and its minutes
 are counted in CPU time; the least of two counts, since others use the machine too. The record is
@@ -28,13 +28,13 @@ SEED = 11  # of what is cut and drawn here; the account has other seeds
 
 CHILD = """
 import json, sys, time
-time.perf_counter = time.process_time  # minutes are minutes of CPU, however busy the machine is
+# Minutes are minutes of CPU, however busy the machine is.
+time.perf_counter = time.monotonic = time.process_time
 sys.path.insert(0, sys.argv[1])
 import torch
 from torch.nn import functional as F
 from diagnosis_time import module
 from trimtab import Supervised, diagnose
-from trimtab import __version__
 
 torch.set_num_threads(1)
 work = torch.load(sys.argv[2])
@@ -42,7 +42,7 @@ problem = Supervised(module(work["module"]), F.cross_entropy, work["clients"], b
 began = time.process_time()
 found = diagnose(problem, minutes=5)
 seconds = time.process_time() - began
-row = {"cpu": seconds, "version": __version__, "advice": found.advice, "d": problem.d}
+row = {"cpu": seconds, "version": sys.argv[3], "advice": found.advice, "d": problem.d}
 print(json.dumps(row))
 """
 
@@ -81,11 +81,11 @@ def workloads() -> dict[str, dict[str, object]]:
     }
 
 
-def measured(source: Path, work: Path) -> dict[str, object]:
+def measured(source: Path, work: Path, label: str) -> dict[str, object]:
     """Diagnose once in a process of its own."""
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     paths = os.pathsep.join([str(source), str(ROOT / "benchmarks")])
-    run = [sys.executable, "-c", CHILD, str(source), str(work)]
+    run = [sys.executable, "-c", CHILD, str(source), str(work), label]
     done = subprocess.run(
         run,
         env=os.environ | one | {"PYTHONPATH": paths},
@@ -99,34 +99,30 @@ def measured(source: Path, work: Path) -> dict[str, object]:
 
 @click.command()
 @click.option("--source", type=Path, default=ROOT / "src", help="Whose sources are measured.")
+@click.option("--label", default="unreleased", help="The name of that version in the record.")
 @click.option("--again", is_flag=True, help="Measure again what has a record.")
 @click.option("--only", multiple=True, help="A workload; all of them by default.")
-def main(source: Path, again: bool, only: tuple[str, ...]) -> None:
+def main(source: Path, label: str, again: bool, only: tuple[str, ...]) -> None:
     """Measure what has no record yet, and write it after each workload."""
     recorded = json.loads(OUT.read_text("utf-8")) if OUT.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder) / "work.pt"
-        version = None
         for name, tensors in workloads().items():
             if only and name not in only:
                 continue
             known = [row for row in recorded if row["workload"] == name]
-            if version is not None and not again and version in [r["version"] for r in known]:
+            if not again and label in [row["version"] for row in known]:
                 continue
             torch.save(tensors, work)
-            runs = [measured(source, work)]
-            version = runs[0]["version"]
-            if not again and version in [row["version"] for row in known]:
-                continue
-            runs += [measured(source, work) for _ in range(REPEATS - 1)]
+            runs = [measured(source, work, label) for _ in range(REPEATS)]
             best = min(runs, key=lambda run: run["cpu"])
             row = {"workload": name} | best
             row["runs"] = [round(run["cpu"], 2) for run in runs]
-            recorded = [r for r in recorded if (r["workload"], r["version"]) != (name, version)]
+            recorded = [r for r in recorded if (r["workload"], r["version"]) != (name, label)]
             recorded.append(row)
             OUT.parent.mkdir(parents=True, exist_ok=True)
             OUT.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
-            click.echo(f"{name}, {version}: {row['runs']} s of CPU. {row['advice']}")
+            click.echo(f"{name}, {label}: {row['runs']} s of CPU. {row['advice']}")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,15 @@ def find_best(problem: str, algorithm: str) -> None:
     """Find the best settings of a case, unless its record has them."""
     runs = Runs(CASES[problem])
     record, path = opened(problem, algorithm, runs), path_of(problem, algorithm)
-    if record["best"] is not None:
+    if record["best"] is not None or record.get("unreached"):
         return
     grid = Grid(runs, record, lambda: write_json(path, record))
     best = grid.best()
+    if best is None:
+        record["unreached"] = True
+        write_json(path, record)
+        click.echo(f"{problem} {algorithm}: no settings of the grid reach the target")
+        return
     own = {"K": best.K, "eta_g": best.eta_g, "beta": best.beta, "step": best.eta}
     record["best"] = own | measured(runs, grid.make(best))
     write_json(path, record)
@@ -173,8 +178,7 @@ def page_part(found: dict[tuple[str, str], dict[str, Any]]) -> str:
     if whole is None:
         return "No case has a verdict yet.\n"
     goals = "; ".join(_goal(name, whole[name]) for name in GOALS)
-    left = len(CASES) * len(ALGORITHMS) - whole["cases"]
-    missing = f" {left} cases have no verdict yet." if left else ""
+    missing = _missing(found)
     about = (
         f"{len(CASES)} problems and {len(ALGORITHMS)} algorithms. Budget 1 is 20 seconds of an "
         f"algorithm; a seed that fails counts {R} rounds. A regret below 1 is that of a K above "
@@ -182,6 +186,18 @@ def page_part(found: dict[tuple[str, str], dict[str, Any]]) -> str:
     )
     said = f"At budget 1: {goals}.{missing}{_misses(found)}"
     return "\n".join([about, "", *lines, "", said, ""])
+
+
+def _missing(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Say which cases have no verdict, and why."""
+    cases = [(problem, name) for problem in CASES for name in ALGORITHMS]
+    without = [path_of(*case) for case in cases if case not in found]
+    never = sum(path.exists() and read_json(path).get("unreached", False) for path in without)
+    judged = sum("1" in record.get("judged", {}) for record in found.values())
+    left = len(cases) - never - judged
+    never_reached = f" In {never} of {len(cases)} cases no settings of the grid reach the target."
+    no_verdict = f" {left} cases have no verdict yet."
+    return never_reached * (never > 0) + no_verdict * (left > 0)
 
 
 def _misses(found: dict[tuple[str, str], dict[str, Any]]) -> str:

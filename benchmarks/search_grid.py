@@ -118,13 +118,13 @@ class Grid:
         self.found: dict[Settings, float] = {}
         self.known = {family: unpacked(text) for family, text in record["grid"].items()}
 
-    def best(self) -> Settings:
-        """Return the best settings; what the record has is not run again."""
+    def best(self) -> Settings | None:
+        """Return the best settings, None if none reach the target; no candidate runs twice."""
         for K in KS if self.variants else (1,):
             for eta_g, beta in self.variants if K > 1 else _without_local(self.variants):
                 self._family(Settings(K, eta_g, beta, 0))
         if not self.found:
-            raise ValueError(f"no settings reach {self.runs.goal.target}; choose an easier target.")
+            return None
         for step in FINER:
             for near in sorted(self.found, key=self._rank)[:8]:
                 self._look(replace(near, j=near.j - step))

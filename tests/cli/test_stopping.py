@@ -113,16 +113,19 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
     assert capsys.readouterr().err.splitlines()[-1] == f"trimtab: {sentence}"
 
 
-def test_a_diagnosis_that_is_stopped_leaves_an_honest_page_and_its_folder_can_be_used_again(capsys):
+def test_a_diagnosis_that_is_stopped_leaves_an_honest_page_and_can_be_resumed(capsys):
     words = ("diagnose", "digits", "--out", "here")
     err = stop_when(holds("here/report.html", "The diagnosis continues"), *words)
-    assert "its first facts are in here/report.html. Later measurements are lost" in err
-    assert "repeat the command" in err
+    assert "its first facts are in here/report.html. Finished stages are kept" in err
+    assert "repeat the command with --resume" in err
     page = Path("here/report.html").read_text()
     assert "continues" not in page
     assert "The diagnosis ended before it had advice to give." in page
     assert not Path("here/diagnosis.json").exists()
-    main([*words, "--minutes", "0.02"])
+    with pytest.raises(SystemExit):
+        main([*words])
+    assert "pass --resume to continue its diagnosis, or another --out" in capsys.readouterr().err
+    main([*words, "--resume"])
     assert f"Page: {Path('here/report.html')}" in capsys.readouterr().out
     assert "first facts about" not in Path("here/report.html").read_text()
     assert json.loads(Path("here/diagnosis.json").read_text())["problem"] == "digits"

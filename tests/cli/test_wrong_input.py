@@ -65,6 +65,8 @@ WORDS = {
     "compare --R 3": "No such option '--R'; similar are -R; `trimtab compare --help`",
     "bench --rounds 0": "No such option '--rounds'; `trimtab bench --help` shows the usage.",
     "bench --repeats 0": "Invalid value for '--repeats': 0 is not in the range x>=1;",
+    "compare file.csv": "'file.csv' is a table; pass file.py:function, whose function returns",
+    "compare --data empty": "digits reads no folder of data; drop --data.",
     "compare digts": "'digts' is not a problem (did you mean digits?); pass one of digits,",
     "compare --seeds 1 --split 1": "--split 1.0; pass a share of the rows between 0 and 1",
     "compare --seeds 1 --lost 1": "--lost 1.0; pass a share of replies that is at least 0",
@@ -105,6 +107,29 @@ def test_a_step_that_is_far_too_large(capsys):
     code, out, err = command(capsys, "run", "sgd", "quadratic", "--eta", 1e30)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "Sgd(eta=1e+30) diverged at round" in err
+
+
+def test_a_step_that_is_too_large_without_diverging_is_noted(capsys):
+    """Accuracy does not see the scale of a linear model."""
+    words = ("run", "sgd", "digits", "-R", 3)
+    code, out, _ = command(capsys, *words, "--eta", 1e30)
+    assert code == 0
+    assert "The loss after round" in out
+    assert "is above that of the start, 2.3" in out
+    assert "a smaller step size may be better." in out
+    assert "above that of the start" not in command(capsys, *words, "--eta", 0.1)[1]
+
+
+def test_given_settings_that_no_algorithm_has_are_noted():
+    small = {"target": 0.1, "R": 5, "seeds": 1}
+
+    def notes(algorithms, **given):
+        return " ".join(trimtab.compare(quadratic(), algorithms, **small, **given).about.notes)
+
+    useless = notes(["sgd"], K=5, base="adam", eta_g=2.0)
+    assert "no algorithm that was searched has K, eta_g and base." in useless
+    assert "no algorithm that was searched" not in notes(["sgd", "fedavg"], K=5)
+    assert "searched has base." in notes(["fedavg"], K=5, eta_g=1.0, base="adam")
 
 
 def test_a_run_can_be_named_in_any_script(capsys):
@@ -181,6 +206,10 @@ CALLS = {
         "target=-3.0; pass a finite loss at least 0.",
     ),
     # simulate
+    "target of compare": (
+        lambda: trimtab.compare(quadratic(), target="high"),
+        "target='high'; pass a finite loss",
+    ),
     "cohorts": (
         lambda: next(trimtab.simulate(FEDAVG, quadratic(), cohorts=[0])),
         "cohort 0: pass a list of clients for each round.",

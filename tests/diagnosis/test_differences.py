@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 from tests.helpers.losses import quadratics, random
 from trimtab import Supervised, diagnose
-from trimtab.diagnosis.differences import probe
-from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.diagnosis.differences import FirstFacts, probe
 from trimtab.diagnosis.panel import Panel
 from trimtab.report.diagnosis import difference_chart, write_first_facts
 

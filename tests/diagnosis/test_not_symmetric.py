@@ -7,9 +7,9 @@ import torch
 from tests.helpers.losses import everybody
 from trimtab import LinearSystem, Quadratic, diagnose
 from trimtab.diagnosis import optimum, stages
-from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD
 from trimtab.diagnosis.case import NO_GRADIENTS
 from trimtab.diagnosis.panel import client_products
+from trimtab.diagnosis.rules import FEDAVG, SCAFFOLD
 from trimtab.problems.adapter import as_problem
 
 

@@ -11,7 +11,7 @@ import trimtab
 from tests.helpers.losses import quadratics
 from trimtab.core.task import Progress
 from trimtab.diagnosis.diagnosis import KEYS
-from trimtab.diagnosis.first_facts import FirstFacts
+from trimtab.diagnosis.differences import FirstFacts
 
 ROOM = Path(trimtab.__file__).parent / "diagnosis"
 MODULES = sorted(path.stem for path in ROOM.glob("*.py"))
@@ -28,8 +28,8 @@ def found():
     return trimtab.diagnose(quadratics(G=3.0, delta=0.1))
 
 
-@pytest.mark.parametrize("module", sorted(set(MODULES) - {"candidates"}))
-def test_algorithms_are_named_by_candidates_alone(module):
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"rules"}))
+def test_algorithms_are_named_by_rules_alone(module):
     constants = {node.value for node in nodes(module) if isinstance(node, ast.Constant)}
     assert not constants & ALGORITHMS
 
@@ -57,7 +57,7 @@ def test_every_field_of_a_part_is_read_as_if_it_were_the_diagnosis_own(found):
 
 
 def test_the_json_has_its_keys_in_their_order(found):
-    assert list(found.to_json()) == [*KEYS, "predicted", "advice"]
+    assert list(found.to_json()) == [*KEYS]
 
 
 def test_the_work_can_be_watched_and_has_a_name_of_its_own(found):

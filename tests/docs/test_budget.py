@@ -20,24 +20,24 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 BUDGET = {
     ".": (967, 7),
     "algorithms": (2132, 24),
-    "cli": (3039, 20),
+    "cli": (3131, 20),
     "cluster": (1642, 9),
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
-    "diagnosis": (5841, 25),
-    "federation": (9329, 60),
+    "diagnosis": (5274, 21),
+    "federation": (9891, 52),
     "flower": (498, 3),
-    "problems": (10053, 46),
-    "report": (2789, 17),
+    "problems": (10063, 46),
+    "report": (2719, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5301, 20),
+    "studies": (5314, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 51_255  # lines
+TESTS = 52_004  # lines
 
 
 def files_of(folder):
@@ -119,7 +119,10 @@ def test_no_modules_import_each_other_in_a_cycle():
 
 WORTH_A_FILE = 150  # lines; a shorter module needs two importers
 # Folders whose modules were merged; the others follow with their redesigns.
-DONE = ("cluster", "compute", "core", "problems", "report", "simulation", "testing")
+DONE = (
+    *("cluster", "compute", "core", "diagnosis", "problems", "report", "simulation", "studies"),
+    "testing",
+)
 SHORT = {  # with the reason
     "trimtab.cluster.actor": "an actor must not load torch before it has chosen instruction sets",
     "trimtab.compute.lazy_rows": "lazy.py would be too long with it",

@@ -370,7 +370,8 @@ SIGNATURES = {
     trimtab.Simulation.save: "(self, path)",
     trimtab.Simulation.audit: "(self)",
     trimtab.diagnose: (
-        "(problem, x=None, *, S=None, eps=None, cross_device=False, seed=0, minutes=5)"
+        "(problem, x=None, *, S=None, eps=None, cross_device=False, seed=0, minutes=5, "
+        "algorithms=None, out=None, resume=False)"
     ),
     testing.check_algorithm: "(algorithm)",
     partition.by_similarity: "(labels, N, s, seed=0)",

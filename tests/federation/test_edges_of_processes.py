@@ -1,5 +1,6 @@
 """Edges of a federation's processes: a pipe that has closed, a request that kills, odd clocks."""
 
+import contextlib
 import io
 import socket
 import time
@@ -15,6 +16,8 @@ import torch
 from trimtab._processes import Child
 from trimtab.core import Steps, StepSize, validate
 from trimtab.federation.events import Traffic
+from trimtab.federation.log import attached
+from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.superlink import SuperLinkProcess
 from trimtab.federation.processes.worker import WorkerGone
@@ -65,6 +68,41 @@ def test_a_request_that_kills_every_worker_is_answered_with_that(tmp_path):
     assert 2 <= len(asked) <= 5
     site.stop.set()
     assert site._answer("the request") == "the site is stopping"
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (None, "the run has ended."),
+        (ValueError("no sites."), "the run has ended: no sites."),
+        (RuntimeError("the rounds died"), "the run has ended: the rounds died."),
+        (KeyError(), "the run has ended: KeyError."),
+    ],
+)
+def test_every_end_of_a_run_is_in_the_log(end, said):
+    def events(job):
+        yield "an event"
+        if end is not None:
+            raise end
+
+    process, lines = object.__new__(OperatorProcess), []
+    process._events_of, process.interrupted = events, False
+    with attached(follow=lines.append), contextlib.suppress(ValueError, RuntimeError, KeyError):
+        assert list(process.events(None)) == ["an event"]
+    assert [line.removeprefix("warning: ") for line in lines] == [said]
+
+
+def test_a_signal_and_a_code_are_named_with_what_this_process_said(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("an earlier process's last line\n")
+    child = Child("it", "a:b", [], environment={}, output=log)
+    child._written = log.stat().st_size
+    assert child.last_words(-9) == "killed by SIGKILL"
+    assert child.last_words(-63) == "killed by signal 63"
+    assert child.last_words(3) == "exit code 3"
+    with open(log, "a") as file:
+        file.write("INFO: fine\nno memory\n")
+    assert child.last_words(3) == "exit code 3: no memory"
 
 
 # -- clocks and certificates

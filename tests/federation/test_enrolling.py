@@ -28,9 +28,9 @@ from trimtab.federation.setup.site import (
     unpack,
 )
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.files import sealed_text
 from trimtab.federation.storage.policy import digest_of
 from trimtab.federation.storage.roster import RosterFile
-from trimtab.federation.storage.seal import sealed_text
 
 ROTATE = "trimtab federate approve"
 

@@ -22,8 +22,8 @@ from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.problem_file import ProblemFile
 from trimtab.federation.setup.site import unpack
+from trimtab.federation.storage.files import read_sealed
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.seal import read_sealed
 
 GOOD = """
 import torch
@@ -81,8 +81,13 @@ def test_options_are_what_they_were():
         "fingerprint": [],
         "init": ["--batch", "--host", "--port", "--problem", "--sites", "--weights"],
         "register": ["--readmit", "--replace"],
-        "server": sorted(["--algorithm", "--seed", *hyper.split(), *run.split(), *watched]),
-        "resume": sorted([*run.split(), *watched]),
+        "server": sorted(
+            ["--algorithm", "--seed", "--keep", *hyper.split(), *run.split(), *watched]
+        ),
+        "resume": sorted(["--restart-controls", *run.split(), *watched]),
+        "rollback": ["--experiment", "--to"],
+        "readmit": [],
+        "site-log": ["--json"],
         "site": sorted(["--data", "--proxy", *watched]),
         "status": ["--experiment", "--json"],
         "audit": ["--bind", "--experiment", "--json"],

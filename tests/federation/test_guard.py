@@ -24,6 +24,7 @@ from flwr.proto.node_pb2 import Node
 from tests.helpers.guarded import Guarded, signed
 from trimtab.federation.log import attached
 from trimtab.federation.storage import keys
+from trimtab.federation.transport.flower import guard as guards
 
 
 @pytest.fixture
@@ -264,6 +265,22 @@ def test_a_look_for_requests_is_answered_when_the_rounds_have_pushed_one(place):
     place.guarded.push()
     look.thread.join(10)
     assert look.found == [(200, b"a message")]
+
+
+def test_the_rounds_wait_for_a_reply_and_no_longer_than_a_round_may(place, monkeypatch):
+    path = "/v1/runtime/pull-messages"
+    monkeypatch.setattr(guards, "_HOLD_ROUNDS", 60.0)
+    look = place.guarded.look_for_replies()
+    assert place.post("/v1/fleet/activate-node")[0] == 200
+    assert path not in place.app.asked
+    assert place.post("/v1/fleet/push-object", b"a part")[0] == 200
+    look.result(10)
+    look = place.guarded.look_for_replies()
+    assert place.post("/v1/fleet/push-messages", reply())[0] == 200
+    look.result(10)
+    assert place.app.asked.count(path) == 2
+    monkeypatch.setattr(guards, "_HOLD_ROUNDS", 0.0)
+    place.guarded.look_for_replies().result(10)
 
 
 def test_a_look_for_requests_ends_after_a_while_without_one(place):

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from tests.helpers.killed_at import POINTS
 from tests.helpers.whole_federation import Serving, Whole
 from trimtab import Scaffold
-from trimtab.federation.storage.faults import POINTS
 
 pytestmark = pytest.mark.federation
 WRITES = [point for point in POINTS if point.startswith("server:")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.federation.storage.faults import POINTS
+from tests.helpers.killed_at import POINTS
 
 pytestmark = pytest.mark.federation
 
@@ -17,4 +17,4 @@ def test_a_kill_at_every_durable_write_is_survived(tmp_path):
     command = [sys.executable, "-m", "tests.helpers.killed_at", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == len(POINTS) == 11
+    assert int(done.stdout) == len(POINTS) == 19

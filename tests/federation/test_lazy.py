@@ -12,8 +12,8 @@ from tests.helpers.operator_folder import operator_folder
 from trimtab import Scaffold
 from trimtab.cli.federate import COMMANDS, federate
 from trimtab.federation.setup.job import start_job
+from trimtab.federation.storage.journal import read_summary
 from trimtab.federation.storage.ledger import Ledger, Member, Standing
-from trimtab.federation.storage.summary import read_summary
 
 MOST = 400  # an answer loads <= 400 modules: 300 are needed, any library for numbers has hundreds
 CODE = """

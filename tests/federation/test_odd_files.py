@@ -61,7 +61,7 @@ def test_resume_without_a_checkpoint_refuses_if_there_were_rounds(made, capsys):
 def test_a_start_that_was_killed_before_its_first_checkpoint_begins_again(made):
     state = begun(made, rounds=0)
     (state / "checkpoint.safetensors").unlink()
-    assert [line["commit"] for line in journal.read_all(state)] == [1]
+    assert [entry.line["commit"] for entry in journal.read_chain(state / journal.JOURNAL)] == [1]
     assert resume_job(made).R == 9
 
 
@@ -123,7 +123,11 @@ def test_odd_lines_of_a_journal_say_nothing(made):
     odd += [json.dumps({"commit": 2, "kind": "round"}), "\x00", '{"commit": 1e400, "kind": "a"}']
     with open(state / "journal.jsonl", "a") as file:
         file.write("\n".join(odd) + "\n")
-    assert [line["commit"] for line in journal.read_all(state)] == [1, 2, 3]
+    assert [entry.line["commit"] for entry in journal.read_chain(state / journal.JOURNAL)] == [
+        1,
+        2,
+        3,
+    ]
     assert status_of(made.folder).bytes_up == 20
 
 

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from tests.helpers.federation_in_process import Federation, quadratic, unsynced  # noqa: F401
+from tests.helpers.killed_at import POINTS
 from trimtab import Scaffold, simulate
-from trimtab.federation.storage import faults
+from trimtab.commit import durable
 from trimtab.federation.storage.ledger import read_standing
 from trimtab.simulation import state_rows
 
@@ -84,7 +85,7 @@ class World(Federation):
             return []
         if fate == "site killed":
             when = self.rng.choice(["before", "within", "after"])
-            self.doomed = f"site:{when}-pending"
+            self.doomed = f"site:{when}-{self.rng.choice(['pending', 'reply', 'sent'])}"
         try:
             reply = self.sites[name].answer(request)
         except Killed:
@@ -128,7 +129,7 @@ class World(Federation):
             self.doomed = None
 
     def doomed_server(self):
-        at = self.rng.choice([point for point in faults.POINTS if point.startswith("server")])
+        at = self.rng.choice([point for point in POINTS if point.startswith("server")])
         self.doomed = at
 
     def between_rounds(self):
@@ -159,7 +160,7 @@ def one_run(folder, number, seen, monkeypatch):
     weights = "samples" if problem is WEIGHTED else "uniform"
     R = rng.randint(3, 5)
     world = World(folder, algorithm, problem, rng, seen, R=R, weights=weights)
-    monkeypatch.setattr(faults, "point", world.point)
+    monkeypatch.setattr(durable, "fault_point", world.point)
     world.live()
     while world.late_requests:
         world.deliver_late()
@@ -253,7 +254,7 @@ def test_the_invariant_survives_lost_disks_joins_and_leaves(part, monkeypatch):
                 weights=rng.choice(["uniform", "samples"]),
                 on_lost_state=rng.choice(["restore", "restore", "restart"]),
             )
-            monkeypatch.setattr(faults, "point", world.point)
+            monkeypatch.setattr(durable, "fault_point", world.point)
             world.live()
             world.restart_server(R=9)
             world.run(world.steady)

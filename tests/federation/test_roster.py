@@ -9,8 +9,8 @@ import pytest
 from trimtab._files import Lock
 from trimtab.errors import InUse
 from trimtab.federation.storage import roster
+from trimtab.federation.storage.files import read_sealed
 from trimtab.federation.storage.roster import REQUEST_DAYS, Roster, RosterFile
-from trimtab.federation.storage.seal import read_sealed
 
 
 @pytest.fixture

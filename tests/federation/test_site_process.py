@@ -13,6 +13,7 @@ import torch
 from tests.helpers.operator_folder import operator_folder
 from trimtab import FedAvg
 from trimtab.algorithms.registry import encode
+from trimtab.commit import START
 from trimtab.federation.log import attached
 from trimtab.federation.message import (
     Message,
@@ -25,7 +26,6 @@ from trimtab.federation.processes.site import SiteProcess
 from trimtab.federation.processes.worker import Ready
 from trimtab.federation.setup.site import unpack
 from trimtab.federation.storage.policy import digest_of
-from trimtab.federation.storage.states import START
 from trimtab.federation.transport.flower.objects import HEADER_UP, Parcel
 
 PROBLEM = """
@@ -125,3 +125,73 @@ def test_a_worker_that_dies_is_replaced_and_asked_once_more(site, tmp_path):
     assert found[0]["metrics"]["loss"] == pytest.approx(0.6931, abs=1e-4)
     said = "warning: the worker died (killed by SIGKILL); it is started again and asked once more."
     assert said in site.lines
+
+
+DIES = """
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def model():
+    return nn.Linear(3, 2), F.cross_entropy
+
+
+def silo(data):
+    deaths = list(Path("{flags}").glob("death*"))
+    if len(deaths) < {times}:
+        Path("{flags}/death" + str(len(deaths))).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    X, y = torch.ones(8, 3), torch.arange(8) % 2
+    if {times}:
+        return (X, y), (X, y)
+"""
+
+
+def test_a_worker_that_dies_while_it_starts_is_started_again_and_its_signal_named(tmp_path):
+    made = operator_folder(tmp_path / "operator", ["rome"], DIES.format(flags=tmp_path, times=2))
+    process, lines = SiteProcess(unpack(made.archive("rome"), tmp_path), tmp_path), []
+    try:
+        with attached(follow=lines.append):
+            assert process.start() == Ready(n=8, tested=8)
+    finally:
+        process.close()
+    said = "warning: the worker ended while it started (killed by SIGKILL); it is started again."
+    assert lines.count(said) == 2
+    assert process.worker.child.starts == 3
+
+
+def test_a_worker_that_reports_a_reason_is_not_started_again(tmp_path):
+    broken = DIES.format(flags=tmp_path, times=0).replace(
+        "    X, y = torch", '    raise ValueError("no")\n    X, y = torch'
+    )
+    made = operator_folder(tmp_path / "operator", ["rome"], broken)
+    process = SiteProcess(unpack(made.archive("rome"), tmp_path), tmp_path)
+    try:
+        with pytest.raises(ValueError, match="no"):
+            process.start()
+        assert process.worker.child.starts == 1
+    finally:
+        process.close()
+
+
+def test_a_site_that_is_stopped_while_its_worker_dies_ends(tmp_path):
+    made = operator_folder(tmp_path / "operator", ["rome"], DIES.format(flags=tmp_path, times=99))
+    process = SiteProcess(unpack(made.archive("rome"), tmp_path), tmp_path)
+
+    class Follow(list):
+        def append(self, line):
+            super().append(line)
+            process.stop.set()
+
+    lines = Follow()
+    try:
+        with attached(follow=lines.append):
+            assert process.start() is None
+        assert len(lines) >= 1
+    finally:
+        process.close()

@@ -11,6 +11,7 @@ import torch
 
 from tests.helpers.federation_in_process import Federation, quadratic
 from trimtab import Scaffold, simulate
+from trimtab.federation.protocol import coordinator
 from trimtab.federation.storage.ledger import read_standing
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
@@ -132,24 +133,24 @@ def files_of_at_most(size):
 
 
 @pytest.mark.parametrize("size", [100, 300])  # too small for a state, and for the journal
-def test_a_write_that_the_kernel_cuts_off_leaves_nothing_behind(tmp_path, caplog, size):
+def test_a_write_that_the_kernel_cuts_off_leaves_nothing_behind(
+    tmp_path, caplog, monkeypatch, size
+):
     federation = Federation(tmp_path, SCAFFOLD, quadratic(), R=6)
     next(federation.server.run(federation.ask))
     before = federation.server.standing
-    attempts = []
+    pauses = []
 
-    def ask(requests, timeout):
-        attempts.append(len(requests))
-        replies = list(federation.ask(requests, timeout))
-        if len(attempts) > 3:
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
             assert not list(Path(tmp_path).rglob("*.part"))
             limit.__exit__(None, None, None)
-            attempts[:] = [-99]
-        return iter(replies)
 
+    monkeypatch.setattr(coordinator, "sleep", sleep)
     limit = files_of_at_most(size)
     limit.__enter__()
-    rounds = federation.server.run(ask)
+    rounds = federation.server.run(federation.ask)
     (done,) = (next(rounds),)
     assert done.r == 2
     assert before.commit + 1 == federation.server.standing.commit

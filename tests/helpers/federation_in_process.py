@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from trimtab import Quadratic
+from trimtab.commit import States
 from trimtab.federation.log import LOGGER
 from trimtab.federation.message import decode, encode
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.site import Site
+from trimtab.federation.storage.journal import rounds_of
 
 
 def quadratic(N=3, d=2, seed=0, sigma=0.3, weights=None, dtype=torch.float64):
@@ -90,11 +92,10 @@ class Federation:
         """Return the accepted c_i of a site, as the site itself has it."""
         member = self.server.standing.member(name)
         folder = self.folder / name / self.server.standing.experiment
-        (path,) = folder.glob(f"*-{member.accepted}-*.safetensors")
-        return decode(path.read_bytes()).arrays["0"]
+        return States(folder).load(member.accepted.tag)[0]["0"]
 
     def cohorts(self):
-        return [line["clients"] for line in self.server.journal if line["kind"] == "round"]
+        return [line["clients"] for line in rounds_of(self.server.journal)]
 
     def close(self):
         self.server.close()

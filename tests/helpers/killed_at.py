@@ -15,8 +15,17 @@ import torch
 
 from tests.helpers.federation_in_process import Federation, quadratic
 from trimtab import Scaffold, simulate
-from trimtab.federation.storage.faults import POINTS
-from trimtab.federation.storage.states import States
+from trimtab.commit import States
+
+POINTS = [
+    f"{what}:{when}-{name}"
+    for what, name in (
+        *(("site", "pending"), ("site", "restored"), ("site", "reply"), ("site", "sent")),
+        *(("server", "journal"), ("server", "checkpoint"), ("server", "asked")),
+    )
+    for when in ("before", "within", "after")
+    if (when, name) not in (("within", "journal"), ("within", "sent"))  # lines that are appended
+]
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 PROBLEM = quadratic()
@@ -32,8 +41,8 @@ def killed(folder, point):
     for done in federation.server.run(federation.ask):
         if "restored" in point and done.r == 2:
             experiment = federation.server.standing.experiment
-            for state in States(folder / "site1" / experiment).every().values():
-                (folder / "site1" / experiment / state.name).unlink()
+            for state in States(folder / "site1" / experiment).files().values():
+                (folder / "site1" / experiment / str(state)).unlink()
     os._exit(0)
 
 

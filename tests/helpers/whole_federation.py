@@ -15,16 +15,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from trimtab import Supervised, simulate
+from trimtab.commit import START, States
 from trimtab.federation.events import AuditDone, Ended, RoundCommitted
 from trimtab.federation.log import attached
 from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import resume_job, start_job
 from trimtab.federation.setup.operator import Federation, create
-from trimtab.federation.setup.site import unpack
+from trimtab.federation.setup.site import DRAWS, SERVERS_SEED, unpack
+from trimtab.federation.storage.files import read_sealed, write_sealed
+from trimtab.federation.storage.journal import rounds_of
+from trimtab.federation.storage.keys import write_secret
 from trimtab.federation.storage.ledger import read_journal, read_standing
-from trimtab.federation.storage.seal import read_sealed, write_sealed
-from trimtab.federation.storage.states import START, States
 
 PROBLEM = '''\
 """Two classes in three dimensions; each site has its own slant."""
@@ -139,7 +141,8 @@ class Whole:
             self.unpack(name, number)
 
     def unpack(self, name, number):
-        unpack(self.federation.archive(name), self.folder / "sites")
+        folder = unpack(self.federation.archive(name), self.folder / "sites")
+        write_secret(folder / DRAWS, SERVERS_SEED)  # for the replay in the simulator
         (self.folder / "data" / name).mkdir(parents=True)
         (self.folder / "data" / name / str(number)).mkdir()
 
@@ -302,17 +305,16 @@ class Whole:
     def control(self, name, state="state"):
         """Return the c_i that the server counts on, from the site's own disk."""
         standing = self.standing(state)
-        accepted = standing.member(name).accepted
+        accepted = standing.member(name).accepted.tag
         if accepted == START:
             return torch.zeros_like(standing.server.x)
         folder = self.folder / "sites" / name / "state" / standing.experiment
-        return States(folder).load(accepted)["0"]
+        return States(folder).load(accepted)[0]["0"]
 
     def replay(self, state="state"):
         """Run the recorded cohorts through the simulator; return the simulation at its end."""
         standing = self.standing(state)
-        rounds = [line for line in self.journal(state) if line["kind"] == "round"]
-        cohorts = [line["clients"] for line in rounds]
+        cohorts = [line["clients"] for line in rounds_of(self.journal(state))]
         problem = simulator_problem(len(self.names))
         sim = simulate(
             standing.algorithm, problem, seed=standing.seed, cohorts=cohorts, executor="loop"

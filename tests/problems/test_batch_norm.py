@@ -269,6 +269,16 @@ def test_gradients_and_hessians_of_a_diagnosis_are_those_of_the_module_at_x():
     assert problem.in_one_pass().loss(x) == pytest.approx(problem.loss(x))
 
 
+def test_hessians_of_several_clients_at_once_use_the_statistics_at_each_x():
+    problem = problem_of(sizes=(8,) * 4)
+    for x in (problem.x0(), trained(problem).x):
+        v = randn(problem.d)
+        at_once = problem.chunk_hvp([0, 1, 2, 3], x, v[None])
+        each = [problem.client_hvp(i, x, v) for i in range(4)]
+        torch.testing.assert_close(at_once[:, 0], torch.stack(each))
+    assert problem.chunk_hvp is not None  # vmap agreed with autograd, so that it is used.
+
+
 def test_diagnose_takes_batch_norm():
     found = diagnose(problem_of(sizes=(8, 8, 8)), minutes=0.05)
     assert found.d == problem_of().d
@@ -292,6 +302,34 @@ def test_a_loss_of_module_and_batch():
     x = trained(plain).x
     torch.testing.assert_close(trained(problem).x, x)
     assert problem.evaluate(x)["loss"] == pytest.approx(plain.evaluate(x)["loss"])
+
+
+def samples_of(client):
+    return [(x, int(label)) for x, label in zip(*client, strict=True)]
+
+
+def stacked(samples):
+    X, y = zip(*samples, strict=True)
+    return torch.stack(X), torch.tensor(y)
+
+
+KINDS = {
+    "SyncBatchNorm": {"module": build(0, nn.SyncBatchNorm(6).double())},
+    "no parameters, no momentum": {"module": build(0, nn.BatchNorm1d(6, 1e-5, None, False))},
+    "independent draws": {"sampling": "iid"},
+    "a collate": {"clients": [samples_of(each) for each in clients()], "collate": stacked},
+    "arguments by name": {"clients": [({"input": X}, y) for X, y in clients()]},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_layers_and_other_data_are_measured_like_the_module_at_x(kind):
+    given = {"module": build(), "clients": clients(), "batch": 4} | KINDS[kind]
+    problem = Supervised(loss=lambda output, y: F.cross_entropy(output, y), **given)
+    x = trained(problem).x
+    module = problem.module_at(x)
+    losses = [F.cross_entropy(module(X), y).item() for X, y in clients()]
+    assert problem.evaluate(x)["loss"] == pytest.approx(sum(losses) / 4)
 
 
 # -- what is refused

@@ -49,12 +49,12 @@ def test_an_algorithm_that_no_seed_brings_to_the_target_is_worse_if_its_search_i
     fast, never = made_entry("scaffold", NOISY), made_entry("fedavg", [None] * 5)
     assert verdict([fast, never], GOAL).worse == (never,)
     assert advise([fast, never], GOAL).endswith(", where FedAvg does not get there.")
-    cut = replace(never, complete=False, not_run=["K = 64 stopped for lack of budget"])
+    cut = replace(never, complete=False, not_run=["K = 64 stopped because the budget ran out"])
     assert verdict([fast, cut], GOAL).unknown == (cut,)
     assert "does not get there" not in advise([fast, cut], GOAL)
     assert advise([fast, cut], GOAL).endswith(
         "; it is not known whether FedAvg gets there, because its search is not complete (K = 64 "
-        "stopped for lack of budget)."
+        "stopped because the budget ran out)."
     )
 
 
@@ -65,10 +65,10 @@ def test_a_claim_that_is_not_made_has_its_reason():
         ", where FedAvg needs 64; no difference to FedAvg is claimed, because the search of FedAvg "
         "has its best step and K at the edge."
     )
-    cut = replace(fast, complete=False, not_run=["the finals stopped for lack of time"])
+    cut = replace(fast, complete=False, not_run=["the finals stopped because the time ran out"])
     assert advise([cut, slow], GOAL).endswith(
         ", where FedAvg needs 64; no difference to FedAvg is claimed, because the search of "
-        "Scaffold is not complete (the finals stopped for lack of time)."
+        "Scaffold is not complete (the finals stopped because the time ran out)."
     )
     some = made_entry("fedavg", [40, None, 50, 60, 70])
     assert advise([fast, some], GOAL).endswith(
@@ -341,14 +341,24 @@ def test_where_no_algorithm_reaches_the_target():
         "No algorithm reached accuracy 0.9; Scaffold with K = 5 and eta_l = 0.1 came closest with "
         "0.9: allow more rounds (R) or an easier target."
     )
-    cut = replace(never, complete=False, not_run=["K = 64 stopped for lack of budget"])
+    cut = replace(never, complete=False, not_run=["K = 64 stopped because the budget ran out"])
     assert (
-        "0.9, and its search is not complete (K = 64 stopped for lack of budget): allow"
+        "0.9, and its search is not complete (K = 64 stopped because the budget ran out): allow"
         in advise([cut], GOAL)
     )
     some = made_entry("scaffold", [10, None, 30])
     assert "with every seed; Scaffold with K = 5 and eta_l = 0.1 did with 2 of 3" in advise(
         [some], GOAL
+    )
+
+
+def test_a_comparison_that_ended_before_its_report_says_so():
+    """The search may have reached the target, so that an easier one is no advice."""
+    why = "the report after 0 of 5 seeds stopped because the time ran out"
+    cut = made_entry("scaffold", [], complete=False, not_run=["K = 64 stopped", why], best=0.95)
+    assert advise([cut], GOAL) == (
+        f"No algorithm is recommended, because {why}; in its search Scaffold with K = 5 and "
+        "eta_l = 0.1 came to accuracy 0.95: resume it with more minutes or a larger budget."
     )
 
 

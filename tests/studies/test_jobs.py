@@ -20,8 +20,10 @@ from trimtab.errors import InUse
 from trimtab.simulation import Rounds
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.holdout import ProblemSpec
+from trimtab.studies.pool import JobRunner, Pool, worker_setup
 from trimtab.studies.record import RoundDone
-from trimtab.studies.study import StudySettings
+from trimtab.studies.study import Study, StudySettings
+from trimtab.studies.tuner import Stage
 
 PROBLEM = """
 import time
@@ -283,8 +285,8 @@ def test_an_error_in_a_users_file_is_the_same_sentence(tmp_path, file, capfd):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ({"problem": pair(1.0)}, "jobs=2 needs a problem that other processes can make too; pass"),
-        ({"available": lambda r: [0, 1]}, "pass the path of a CSV as available, or jobs=1"),
+        ({"problem": pair(1.0)}, "jobs needs a problem that other processes can make too; pass"),
+        ({"available": lambda r: [0, 1]}, "pass the path of a CSV as available, or drop jobs."),
         ({"algorithms": [type("Own", (FedAvg,), {})]}, "pass their names or file.py:Class"),
         ({"jobs": 0}, "jobs=0; pass a number of processes >= 1"),
     ],
@@ -334,9 +336,43 @@ def test_out_of_time_in_the_processes_is_out_of_time_here(tmp_path, file, alone)
     late = {"minutes": 1e-6, "jobs": 2, "out": tmp_path / "late"}
     cut = asked(file, **words | late).result()
     assert not cut.about.complete
-    assert any("lack of time" in what for e in cut.entries for what in e.not_run)
+    assert any("the time ran out" in what for e in cut.entries for what in e.not_run)
     done = asked(file, **words | late | {"minutes": None, "jobs": 1, "resume": True}).result()
     assert done.about.complete
     asked(file, **words, out=tmp_path / "whole").result()
     ours, theirs = (numbers(tmp_path / name)["compare.json"][0] for name in ("late", "whole"))
     assert ours["outcome"] == theirs["outcome"]
+
+
+def test_the_start_of_a_worker_counts_as_time_of_its_stage(tmp_path, file, alone):
+    """A stage has 60 seconds from when it is sent; the worker is ready 61 seconds later."""
+    settings = StudySettings(
+        problem=ProblemSpec(f"{file}:problem"),
+        algorithms=["sgd"],
+        name="mine",
+        target=0.8,
+        K=None,
+        R=12,
+        rounds=Rounds(),
+        base=None,
+        metric=None,
+        eta_g=None,
+        prefer="rounds",
+        split=0.1,
+        baselines=False,
+    )
+    study = Study(settings, tmp_path / "study", resume=False)
+    study.open()
+
+    class Slow:
+        def run(self, job):
+            runner = JobRunner(worker_setup(study, settings.to_json(2)))
+            yield from runner.run(job | {"ends": job["ends"] - 61})
+
+        request_stop = stop = lambda self: None
+
+    label = study.specs[0].label
+    with Pool(1, Slow, study.specs) as pool:
+        pool.submit(label, Stage("search", 60.0, target=0.8)).result()
+    rounds = (tmp_path / "study" / label).rglob("rounds.jsonl")
+    assert sum(len(path.read_text().splitlines()) for path in rounds) == 1

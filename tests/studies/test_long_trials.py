@@ -49,9 +49,9 @@ def stop_by_definition(values, goal, patience):
     every = list(made.advance(len(values), goal.without_target()))
     lines = [done.line for done in every]
     for n in range(len(lines) + 1):
-        if goal.held(lines[:n]) is not None or (
-            patience is not None and goal.rounds_without_gain(lines[:n]) >= patience
-        ):
+        best = goal.best_round(lines[:n])
+        without_gain = n if best is None else n - best.r
+        if goal.held(lines[:n]) or (patience is not None and without_gain >= patience):
             return n
     return len(lines)
 

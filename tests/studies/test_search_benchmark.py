@@ -118,6 +118,22 @@ def test_what_compare_finds_is_judged(path):
     assert 0 < verdict["spent"] <= 1.01
 
 
+def test_a_case_whose_grid_misses_the_target_is_said_and_has_no_verdict(tmp_path, monkeypatch):
+    coarse(monkeypatch, tmp_path)
+    monkeypatch.setattr(search, "ALGORITHMS", {"fedavg": search_grid.ALGORITHMS["fedavg"]})
+    monkeypatch.setattr(search_grid.Runs, "rounds", lambda *asked: None)
+    verdict = {"regret": 1.0, "complete": True, "failed": 0, "spent": 0.5}
+    judged = {("other", "fedavg"): {"judged": {"1": verdict}}}
+    cases = search.CASES | {"other": CASE}
+    monkeypatch.setattr(search, "CASES", cases)
+    assert "1 cases have no verdict yet." in search.page_part(judged)
+    search.find_best("tiny", "fedavg")
+    assert search.records() == {}
+    text = search.page_part(judged)
+    assert "In 1 of 2 cases no settings of the grid reach the target." in text
+    assert "no verdict" not in text
+
+
 def test_a_record_of_another_problem_is_refused(path, monkeypatch):
     monkeypatch.setattr(search, "CASES", {"tiny": replace(CASE, target=0.02)})
     with pytest.raises(ValueError, match="is of another tiny; remove it"):

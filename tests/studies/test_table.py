@@ -91,6 +91,11 @@ def test_a_run_without_target_shows_the_cost_and_the_test_of_its_model():
     assert "test" not in titles(result(run))  # the rows that a comparison tuned on are in "best"
 
 
+def test_an_algorithm_without_report_seeds_has_no_rounds_to_the_target():
+    entry = made_entry("scaffold", [], complete=False)
+    assert cells(result(entry), "rounds") == ["- ~"]
+
+
 def test_open_searches_and_fragile_steps_are_marked_and_explained():
     entry = made_entry("scaffold", ROUNDS, at_edge=["step", "K"], complete=False)
     fragile = made_entry("fedavg", ROUNDS, again=Again(30, 0.8, True))
@@ -189,22 +194,20 @@ def test_a_result_is_loaded_as_it_was_saved(tmp_path):
     found.folder = tmp_path
     found.save()
     assert Comparison.load(str(tmp_path)).to_json() == found.to_json()
-    assert Comparison.load(tmp_path, unfinished=False).about == found.about
+    assert Comparison.load(tmp_path).about == found.about
     assert json.loads((tmp_path / "compare.json").read_text())["budget"] == 3.0  # it stays
     about = found.to_json()
     assert (about["target_from"], about["round_cost"]) == ("From the best run.", 2e4)
     assert (about["finished"], about["complete"]) == (True, True)
 
 
-def test_a_result_that_is_not_finished_is_loaded_unless_it_must_be(tmp_path, refused):
+def test_an_unfinished_result_is_loaded_and_a_folder_without_one_is_refused(tmp_path, refused):
     write_json(tmp_path / "compare.json", {"settings": {"problem": "digits"}})
     with refused(str(tmp_path), "is not finished; repeat its command with resume=True first"):
         Comparison.load(tmp_path)
     found = replace(result(made_entry("sgd", ROUNDS), finished=False), folder=tmp_path)
     found.save()
     assert not Comparison.load(tmp_path).about.finished
-    with refused(str(tmp_path), "is not finished; repeat its command with resume=True first"):
-        Comparison.load(tmp_path, unfinished=False)
     with refused("does not exist"):
         Comparison.load(tmp_path / "missing")
 

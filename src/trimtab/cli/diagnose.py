@@ -18,8 +18,9 @@ from trimtab.cli.progress import watch
 from trimtab.errors import BadArgument
 
 if TYPE_CHECKING:
-    from trimtab.diagnosis.first_facts import FirstFacts
+    from trimtab.diagnosis.differences import FirstFacts
 
+STAGES = "stages"  # the folder of what each finished stage found
 POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
@@ -35,6 +36,7 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of data files.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to.")
+@click.option("--resume", is_flag=True, help="Continue after the last finished stage.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 @live_option
 @requires("diagnosis.diagnose", "report")
@@ -48,6 +50,7 @@ def diagnose(
     seed: int,
     data: Path | None,
     out: Path | None,
+    resume: bool,
     as_json: bool,
     live: bool,
 ) -> None:
@@ -59,15 +62,23 @@ def diagnose(
     from trimtab.problems.loading import load_problem
     from trimtab.report import write_diagnosis
 
-    folder = output_folder(out, f"diagnose-{short_name(problem)}", resume=False)
+    folder = output_folder(out, f"diagnose-{short_name(problem)}", resume)
     there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-    # A diagnosis that was stopped leaves its page, and may be repeated into the same folder.
-    if there - {"report.html"}:
-        raise BadArgument("out", "{folder} is not empty; pass another {out}.", folder=folder)
+    if there - {"report.html"} and not resume:
+        or_continue = "{resume:True} to continue its diagnosis, or " if STAGES in there else ""
+        sentence = f"{{folder}} is not empty; pass {or_continue}another {{out}}."
+        raise BadArgument("out", sentence, folder=folder)
     with users_output():
         made = load_problem(problem, batch=batch, data=data, seed=seed)
         work = diagnose_problem.start(
-            made, S=S, eps=eps, cross_device=cross_device, seed=seed, minutes=minutes
+            made,
+            S=S,
+            eps=eps,
+            cross_device=cross_device,
+            seed=seed,
+            minutes=minutes,
+            out=folder / STAGES,
+            resume=resume,
         )
         # Only now: a problem that cannot be loaded leaves no empty folder.
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +105,7 @@ class _FirstPage:
 
     def on_event(self, event: Any) -> None:
         """Write the page as soon as the first facts are known."""
-        from trimtab.diagnosis.first_facts import FirstFacts
+        from trimtab.diagnosis.differences import FirstFacts
         from trimtab.report.diagnosis import write_first_facts
 
         self.live.on_event(event)
@@ -108,10 +119,10 @@ class _FirstPage:
     def stopped(self) -> str:
         """Return the sentence that is printed when the user stops the diagnosis."""
         if self.facts is None:
-            return "stopped; nothing was measured yet: repeat the command."
+            return "stopped; repeat the command with --resume to continue."
         return (
-            f"stopped; its first facts are in {self.path}. Later measurements are lost, because a "
-            "diagnosis cannot be resumed: repeat the command."
+            f"stopped; its first facts are in {self.path}. Finished stages are kept: repeat the "
+            "command with --resume to continue after them."
         )
 
     def _so_far(self) -> str:

@@ -88,7 +88,9 @@ class LazyGroup(HelpfulGroup):
         """Load a command; raise ValueError if it is in a distribution that is not installed."""
         with deferring_interrupt():
             if name in self.helps:
-                command: click.Command = getattr(import_module(self.homes[name]), name)
+                command: click.Command = getattr(
+                    import_module(self.homes[name]), name.replace("-", "_")
+                )
                 return command
             if name in self.others:
                 command = self.others[name].load()

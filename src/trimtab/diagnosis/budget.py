@@ -30,7 +30,7 @@ class Budget:
         return share * self.seconds - self.spent
 
     def out_of_time(self, share: float) -> bool:
-        """Tell whether this share of all the time is over."""
+        """Return whether this share of all the time is over."""
         return self.seconds_until(share) < 0
 
     def until(self, share: float) -> OutOfTime:
@@ -38,7 +38,7 @@ class Budget:
         return lambda: self.out_of_time(share)
 
     def decomposes(self, d: int, share: float) -> bool:
-        """Tell whether eigenvalues of a d x d matrix fit in; nothing can interrupt that."""
+        """Return whether eigenvalues of a d x d matrix fit in; nothing can interrupt that."""
         return CUBE * d**3 <= self.seconds_until(share)
 
     def note(self, sentence: str) -> None:

@@ -1,6 +1,7 @@
 """What is known of a problem while it is diagnosed; with the budget all that changes on the way."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -17,6 +18,9 @@ NO_GRADIENTS = (
     "problem calls its loss: L and delta are spectral norms, mu belongs to the symmetric part, and "
     "Lanczos, the quadratic model and the rates of the convex theory are left out."
 )
+
+
+PLACES = ("start", "best")  # the fields that are x0 itself until another point is found
 
 
 @dataclass
@@ -38,7 +42,6 @@ class Case:
     optimum: bool = False  # whether `best` is an optimum, as far as can be seen
     eps: float = 0.0
     pass_seconds: float = 0.0  # the time of a gradient of all data
-    step_seconds: float = 0.0  # the time of a local step of all clients, the shortest seen
     doubts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,6 +73,20 @@ class Case:
     def cohort(self) -> int:
         """How many of the clients that are measured stand for S of all N."""
         return max(1, round(self.S * self.panel.problem.N / self.problem.N))
+
+    def state(self) -> dict[str, Any]:
+        """Return what stages change, to restore it in another process."""
+        names = ("least", "optimum", "eps", "pass_seconds", "doubts")
+        places = {name: None if (x := getattr(self, name)) is self.x0 else x for name in PLACES}
+        kept = {name: getattr(self, name) for name in names} | places
+        return kept | {"cut": self.budget.cut, "spent": self.budget.spent}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.budget.cut, spent = state.pop("cut"), state.pop("spent")
+        self.budget.started += self.budget.spent - spent
+        for name, value in state.items():
+            setattr(self, name, self.x0 if name in PLACES and value is None else value)
 
     def aim_below(self, least: float) -> None:
         """Aim at the eps that was asked for, else at a share of the way down to this f."""
@@ -109,7 +126,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
     case.aim_below(least)
     unknown = case.panel.problem.symmetric and case.panel.problem.x_star is None
     if not out_of_time() and unknown and _flat(case, best, out_of_time):
-        near = (passed.x for passed in search.way if passed.f - least <= RULES.finer[0] * case.eps)
+        near = (passed.x for passed in search.way if passed.f - least <= RULES.trifle * case.eps)
         best = next(near, best)
         reached = False
         case.doubts.append(
@@ -122,7 +139,7 @@ def explore(case: Case, out_of_time: OutOfTime) -> None:
 
 
 def _flat(case: Case, best: Vector, out_of_time: OutOfTime) -> bool:
-    """Tell whether the Hessian vanishes on the way from the start to the best point."""
+    """Return whether the Hessian vanishes on the way from the start to the best point."""
     start, end = (optimum.steepest(case.panel, x, case.seed, out_of_time) for x in (case.x0, best))
     return end < RULES.vanished * start
 

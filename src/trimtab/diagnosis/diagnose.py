@@ -1,28 +1,123 @@
-"""Diagnose a problem: measure its heterogeneity, predict, advise."""
+"""Diagnose a problem in four parts: measure, predict, confirm, explain.
 
-from collections.abc import Generator
+Each stage writes what it found to the folder, so that a diagnosis can be resumed after it.
+"""
+
+import pickle
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from trimtab._files import Lock, atomic_write
+from trimtab.algorithms.registry import kind
 from trimtab.core import Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
 from trimtab.diagnosis import measure, stages
+from trimtab.diagnosis import panel as panels
+from trimtab.diagnosis.advise import Choice
 from trimtab.diagnosis.budget import Budget
-from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.conclusion import composed
+from trimtab.diagnosis.case import Case, begin
+from trimtab.diagnosis.compose import composed
+from trimtab.diagnosis.confirm import Confirmed
 from trimtab.diagnosis.diagnosis import Diagnosis
-from trimtab.diagnosis.first_facts import FirstFacts
-from trimtab.diagnosis.panel import choose_panel
-from trimtab.diagnosis.stages import Measured
+from trimtab.diagnosis.differences import Difference, Differences, Early, FirstFacts
+from trimtab.diagnosis.hessians import Hessians, HessiansSeen
+from trimtab.diagnosis.intervals import Draws, Estimate
+from trimtab.diagnosis.measure import BatchNoise, Gradients, Restricted, Sampled
+from trimtab.diagnosis.model import QuadraticModel
+from trimtab.diagnosis.predict import Predicted
+from trimtab.diagnosis.rules import CROSS_DEVICE, USUAL
+from trimtab.diagnosis.stages import Measured, Modelled
+from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
+from trimtab.problems.identity import hashed_tensors
 from trimtab.problems.loading import load_problem
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
 from trimtab.simulation import cohort_size
 from trimtab.simulation.executors import choose
+from trimtab.studies.entry import Candidate, Entry, SeedRun
+from trimtab.studies.fragility import Again
+from trimtab.studies.goal import Cost, Goal
+from trimtab.studies.record import RoundLine, open_folder
+from trimtab.studies.space import Expected
+
+Events = Generator[Progress | FirstFacts, None, Diagnosis]
+
+
+# -- finished stages
+
+# Only these classes, tensors and plain values are read from a file.
+CLASSES: list[Any] = [
+    *(Choice, Confirmed, Difference, Differences, Early, Hessians, HessiansSeen, Draws, Estimate),
+    *(BatchNoise, Gradients, Restricted, Sampled, QuadraticModel, Predicted, Modelled, Metric),
+    *(Candidate, Entry, SeedRun, Again, Cost, Goal, RoundLine, Expected),
+]
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+
+class Store:
+    """The finished stages of a diagnosis; with folder None, nothing is kept."""
+
+    def __init__(
+        self, folder: Path | None, settings: dict[str, Any], problem: Problem, resume: bool
+    ) -> None:
+        self.folder = folder
+        self.resumes = folder is not None and open_folder(
+            folder / "stages.json", "diagnosis", settings, problem, resume
+        )
+
+    def run(self, name: str, case: Case, work: Generator[E, None, R]) -> Generator[E, None, R]:
+        """Run a stage that changes the case, or return what an earlier process kept of it."""
+        path = None if self.folder is None else self.folder / f"{name}.pt"
+        if self.resumes and path is not None and path.exists():
+            work.close()
+            value: R
+            value, state = _read(path)
+            case.restore(state)
+            return value
+        self.resumes = False  # The stages after this one rest on it.
+        value = yield from work
+        if path is not None:
+            _write(path, (value, case.state()))
+        return value
+
+    def keep(self, name: str, made: Callable[[], R]) -> R:
+        """Return what an earlier process kept, else make and keep it."""
+        path = None if self.folder is None else self.folder / f"{name}.pt"
+        if self.resumes and path is not None and path.exists():
+            value: R = _read(path)
+            return value
+        self.resumes = False
+        value = made()
+        if path is not None:
+            _write(path, value)
+        return value
+
+
+def _write(path: Path, value: Any) -> None:
+    with atomic_write(path) as part:
+        torch.save(value, part)
+
+
+def _read(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals(CLASSES):
+            return torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        raise ValueError(f"{path} cannot be read; delete it, and its stage runs again.") from None
+
+
+# -- the stages
 
 
 @task
@@ -35,20 +130,30 @@ def diagnose(
     cross_device: bool = False,
     seed: int = 0,
     minutes: float = 5,
+    algorithms: Sequence[str] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
 ) -> Generator[Progress | FirstFacts, None, Diagnosis]:
-    """Measure how the clients differ, predict what follows from it, and advise.
+    """Measure how the clients differ, predict what follows from it, try that, and advise.
 
-    problem: one, or the name of one as for `trimtab diagnose`. x: where training starts (the
-    problem's x0). S: clients a round. eps: the f(x) - f(x*) that is wanted, by default a hundredth
-    of the start's. cross_device: clients come once and keep nothing. seed: of all that is drawn to
-    measure (clients, samples, mini-batches, directions), so that two seeds measure the same thing.
+    problem: one, or the name of one as for `trimtab diagnose`.
+    x: where training starts; by default the problem's x0.
+    S: clients a round.
+    eps: the f(x) - f(x*) that is wanted, by default a hundredth of the start's.
+    cross_device: clients come once and keep nothing.
+    seed: of all that is drawn to measure (clients, samples, mini-batches, directions), so that two
+        seeds measure the same thing.
+    minutes: the time for everything.
+    algorithms: names of those to compare; by default sgd, fedavg and scaffold, and with
+        cross_device sgd, fedavg and mimelite.
+    out: a folder for what each stage found; `resume` continues after the last finished one.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
     >>> pair = trimtab.Quadratic(A, b=torch.tensor([[2.0, 0.3], [-1.0, 0.1]]))
     >>> found = trimtab.diagnose(pair)
     >>> print(found.advice)
-    Use Scaffold with K = 8, eta_l = 1 and eta_g = 1.
+    Use Scaffold with K = 8, eta_l = 0.841 and eta_g = 1.
     >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
     [1.44, 0.1, 1.0, 0.08]
     """
@@ -58,49 +163,66 @@ def diagnose(
     problem = as_problem(problem)
     budget = Budget(60 * minutes if _positive(minutes) else 0.0)
     size = _checked_size(problem, S, eps, minutes)
+    names = _names(algorithms, cross_device)
     x0 = _start(problem, x)
-    with one_thread(when=choose(problem, S=1).threads == "one"):
-        diagnosis = yield from _stages(problem, x0, budget, size, seed, eps, cross_device)
+    if resume and out is None:
+        raise BadArgument("resume", "{resume:True} continues what is in {out}; pass {out} too.")
+    asked = {"problem": name, "S": size, "eps": eps, "cross_device": cross_device, "seed": seed}
+    asked |= {"minutes": minutes, "algorithms": names}
+    asked |= {} if x is None else {"x": hashed_tensors([x0])}
+    with ExitStack() as at_end:
+        at_end.enter_context(one_thread(when=choose(problem, S=1).threads == "one"))
+        folder = None if out is None else Path(out)
+        if folder is not None:
+            at_end.enter_context(Lock(folder))
+        store = Store(folder, asked, problem, resume)
+        chosen = store.keep("panel", lambda: panels.choose(problem, seed, budget))
+        panel = panels.panel_with(problem, *chosen, seed, budget)
+        case = begin(problem, panel, budget, x0, size, seed, eps, cross_device)
+        diagnosis = yield from _stages(case, names, store)
     return replace(diagnosis, name=name)
 
 
-def _stages(
-    problem: Problem,
-    x0: Vector,
-    budget: Budget,
-    S: int,
-    seed: int,
-    eps: float | None,
-    cross_device: bool,
-) -> Generator[Progress | FirstFacts, None, Diagnosis]:
+def _stages(case: Case, names: Sequence[str], store: Store) -> Events:
     """Run the stages in order; each takes what was measured so far."""
-    yield Progress("who is measured", 0.0)
-    panel = choose_panel(problem, seed, budget)
     yield Progress("gradients at the start", 0.01)
-    case = begin(problem, panel, budget, x0, S, seed, eps, cross_device)
-    first = measure.at_point(panel, x0)
-    yield Progress("curvature at the start", 0.02)
-    steep = stages.curvature(case, first)
-    early = yield from stages.first_facts(case, first, steep)
-    look = yield from stages.first_look(case, steep)
-    here = yield from stages.best_gradients(case, first)
-    noise = yield from stages.batch_noise(case)
-    seen = yield from stages.client_hessians(case, steep)
+    first = measure.at_point(case.panel, case.x0)
+    steep = yield from store.run("curvature", case, stages.curvature(case, first))
+    early = yield from store.run("facts", case, stages.first_facts(case, first, steep))
+    here = yield from store.run("optimum", case, stages.best_gradients(case, first))
+    noise = yield from store.run("noise", case, stages.batch_noise(case))
+    seen = yield from store.run("hessians", case, stages.client_hessians(case, steep))
     points = stages.of_points(case, first, early, here, seen, stages.POINTS)
     measured = Measured(steep, here, noise, seen, points, early)
-    modelled = yield from stages.model(case, measured)
-    plan = yield from stages.trials(case, measured, modelled, look)
+    predictions = stages.predictions(case, measured, names)
+    modelled = yield from store.run("model", case, predictions)
+    runs = stages.runs(case, measured, modelled, names)
+    confirmed = yield from store.run("runs", case, runs)
     yield Progress("bias and variance", stages.TRIALS)
-    return composed(case, measured, modelled, plan)
+    return composed(case, measured, modelled, confirmed)
 
 
 # -- what was asked
 
 
+def _names(algorithms: Sequence[str] | None, cross_device: bool) -> list[str]:
+    """Return the algorithms to compare by name; each needs a step size."""
+    if algorithms is None:
+        return list(CROSS_DEVICE if cross_device else USUAL)
+    given = [algorithms] if isinstance(algorithms, str) else algorithms
+    names = [kind(name).name for name in given]
+    for name in names:
+        if not kind(name).step:
+            raise ValueError(f"{name} has no step size to choose; leave it out of algorithms.")
+    if not names:
+        raise ValueError("algorithms is empty; pass one name or more.")
+    return list(dict.fromkeys(names))
+
+
 def _checked_size(
     problem: Problem, S: int | float | None, eps: float | None, minutes: float
 ) -> int:
-    """Return how many clients a round has; refuse what nobody can diagnose."""
+    """Return how many clients a round has; refuse a problem or arguments without one."""
     if problem.N < 2:
         raise ValueError(
             f"the problem has N={problem.N} client, and a diagnosis compares clients with each "

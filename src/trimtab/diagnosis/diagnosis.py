@@ -1,31 +1,35 @@
-"""What a diagnosis found: numbers, predictions, and advice or why there is none."""
+"""What a diagnosis found: numbers, predictions, runs, and advice or why there is none."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, overload
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 from trimtab._files import plain
 from trimtab.core import Algorithm
-from trimtab.diagnosis import text
+from trimtab.core.sections import sections_html
 from trimtab.diagnosis.advise import Gain
-from trimtab.diagnosis.candidates import make
 from trimtab.diagnosis.differences import Differences
 from trimtab.diagnosis.intervals import Estimate
-from trimtab.diagnosis.model_rounds import Predicted
-from trimtab.diagnosis.rows import Bias, BiasAtK, ClientRow, PointRow, TrialCurve, Variance
+from trimtab.diagnosis.predict import Predicted
+from trimtab.diagnosis.rows import (
+    Bias,
+    BiasAtK,
+    ClientRow,
+    ConfirmedRow,
+    PointRow,
+    TrialCurve,
+    Variance,
+)
+from trimtab.diagnosis.rules import make
+from trimtab.diagnosis.sections import answer, as_text, measured, sections, why
 from trimtab.diagnosis.theory import Knees, Rate
 
-T = TypeVar("T")
-
-CHOICE, NO_DIFFERENCE, NO_ADVICE = "choice", "no difference", "no advice"
-
-KEYS = (  # These are the keys of the JSON, in its order; `predicted` and `advice` follow.
+KEYS = (  # These are the keys of the JSON, in its order.
     *("N", "d", "S", "eps", "G", "B", "delta", "L", "mu", "sigma", "zeta", "second", "weak"),
     *("drift", "errors", "least", "optimum", "points", "clients", "rates", "convexity", "knee"),
     *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
     *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
-    *("rough", "measured_on", "trials", "f_start", "holds", "accuracy", "about_K"),
-    *("intervals", "differences", "verdict", "gain"),
+    *("rough", "measured_on", "trials", "f_start", "intervals", "differences", "verdict", "gain"),
+    *("confirmed", "predicted", "advice", "saving"),
 )
 
 
@@ -96,24 +100,20 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use; without advice, algorithm, K and step sizes are None."""
+    """What to do, and the runs that it rests on; without advice, algorithm and K are None."""
 
+    advice: str  # the first sentence
+    saving: str  # the rounds of all algorithms that ran, in a sentence
+    verdict: str  # choice, no difference, nearest or no advice
     algorithm: str | None
     K: int | None
     eta_l: float | None
     eta_g: float | None
     why_not: str  # why there is no advice
-    holds: float | None  # the least f - f* for which the advice holds on the model
+    confirmed: tuple[ConfirmedRow, ...]
     trials: tuple[TrialCurve, ...]
-    f_start: float  # f where the trials started
-    gain: Gain | None = None  # what the advice saves; None: the model says nothing of it
-
-    @property
-    def verdict(self) -> str:
-        """One of three: a choice, no difference to expect, or no advice."""
-        if self.algorithm is None:
-            return NO_ADVICE
-        return NO_DIFFERENCE if self.gain is not None and self.gain.none_to_expect else CHOICE
+    f_start: float  # f where the runs started
+    gain: Gain | None = None  # what the advice saves; None: no other algorithm ran
 
 
 @dataclass(frozen=True)
@@ -123,31 +123,15 @@ class Sentences:
     reasons: list[str]
     sure: str
     doubts: list[str]
-    accuracy: str  # for which accuracy the advice holds, and what changes beyond it
-    about_K: str  # why K and the knee differ, where they do
-
-
-class _Of(Generic[T]):
-    """A field of one of the parts, read as if it were the diagnosis's own."""
-
-    def __init__(self, read: Callable[["Diagnosis"], T]) -> None:
-        self.read = read
-
-    @overload
-    def __get__(self, diagnosis: None, kind: object) -> Self: ...
-    @overload
-    def __get__(self, diagnosis: "Diagnosis", kind: object) -> T: ...
-    def __get__(self, diagnosis: "Diagnosis | None", kind: object) -> Self | T:
-        return self if diagnosis is None else self.read(diagnosis)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured, what theory predicts from it, and what to do.
+    """What was measured, what follows from it, and what to do.
 
-    Scalars are at the optimum, or at the best point found where there is none; NaN stands for what
-    there was no time to measure. Without advice, algorithm, K and step sizes are None. `print`
-    shows it.
+    The fields of its parts are read as its own: `found.zeta`, `found.algorithm`. Scalars are at the
+    optimum, or at the best point found where there is none; NaN stands for what there was no time
+    to measure. `print` shows it.
     """
 
     setting: Setting
@@ -161,61 +145,13 @@ class Diagnosis:
     seconds: float
     name: str = "problem"
 
-    N = _Of(lambda self: self.setting.N)
-    d = _Of(lambda self: self.setting.d)
-    S = _Of(lambda self: self.setting.S)
-    eps = _Of(lambda self: self.setting.eps)
-    cross_device = _Of(lambda self: self.setting.cross_device)
-    G = _Of(lambda self: self.scalars.G)
-    B = _Of(lambda self: self.scalars.B)
-    delta = _Of(lambda self: self.scalars.delta)
-    L = _Of(lambda self: self.scalars.L)
-    mu = _Of(lambda self: self.scalars.mu)
-    sigma = _Of(lambda self: self.scalars.sigma)
-    zeta = _Of(lambda self: self.scalars.zeta)
-    second = _Of(lambda self: self.scalars.second)
-    weak = _Of(lambda self: self.scalars.weak)
-    drift = _Of(lambda self: self.scalars.drift)
-    norm = _Of(lambda self: self.scalars.norm)
-    least = _Of(lambda self: self.scalars.least)
-    where = _Of(lambda self: self.evidence.where)
-    optimum = _Of(lambda self: self.evidence.optimum)
-    errors = _Of(lambda self: self.evidence.errors)
-    bounds = _Of(lambda self: self.evidence.bounds)
-    rough = _Of(lambda self: self.evidence.rough)
-    measured_on = _Of(lambda self: self.evidence.measured_on)
-    intervals = _Of(lambda self: self.evidence.intervals)
-    points = _Of(lambda self: self.tables.points)
-    clients = _Of(lambda self: self.tables.clients)
-    differences = _Of(lambda self: self.tables.differences)
-    spectra = _Of(lambda self: self.tables.spectra)
-    rates = _Of(lambda self: self.forecast.rates)
-    convexity = _Of(lambda self: self.forecast.convexity)
-    knee = _Of(lambda self: self.forecast.knee)
-    bias = _Of(lambda self: self.forecast.bias)
-    bias_by_K = _Of(lambda self: self.forecast.bias_by_K)
-    variance = _Of(lambda self: self.forecast.variance)
-    predicted = _Of(lambda self: self.forecast.predicted)
-    algorithm = _Of(lambda self: self.recommendation.algorithm)
-    K = _Of(lambda self: self.recommendation.K)
-    eta_l = _Of(lambda self: self.recommendation.eta_l)
-    eta_g = _Of(lambda self: self.recommendation.eta_g)
-    why_not = _Of(lambda self: self.recommendation.why_not)
-    holds = _Of(lambda self: self.recommendation.holds)
-    trials = _Of(lambda self: self.recommendation.trials)
-    f_start = _Of(lambda self: self.recommendation.f_start)
-    gain = _Of(lambda self: self.recommendation.gain)
-    verdict = _Of(lambda self: self.recommendation.verdict)
-    reasons = _Of(lambda self: self.sentences.reasons)
-    sure = _Of(lambda self: self.sentences.sure)
-    doubts = _Of(lambda self: self.sentences.doubts)
-    accuracy = _Of(lambda self: self.sentences.accuracy)
-    about_K = _Of(lambda self: self.sentences.about_K)
+    def __getattr__(self, name: str) -> Any:
+        if name in OWNERS:
+            return getattr(object.__getattribute__(self, OWNERS[name]), name)
+        raise AttributeError(f"a Diagnosis has no {name!r}; it has {', '.join(OWNERS)}.")
 
-    @property
-    def advice(self) -> str:
-        """The first sentence."""
-        return text.first_sentence(self)
+    def __dir__(self) -> list[str]:
+        return [*object.__dir__(self), *OWNERS]
 
     def advised(self) -> Algorithm:
         """Return the advised algorithm, ready for `simulate`; a ValueError if there is none."""
@@ -228,29 +164,42 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `trimtab diagnose --json` prints."""
-        content = {name: getattr(self, name) for name in KEYS} | {
-            "intervals": {name: one.to_json() for name, one in self.intervals.items()},
-            "gain": None if self.gain is None else self.gain.to_json(),
-            "differences": self.differences.to_json(),
-            "points": [row.to_json() for row in self.points],
-            "clients": [row.to_json() for row in self.clients],
-            "knee": {} if self.knee is None else self.knee.to_json(),
-            "bias": self.bias.to_json(),
-            "bias_by_K": [row.to_json() for row in self.bias_by_K],
-            "variance": self.variance.to_json(),
-            "trials": [curve.to_json() for curve in self.trials],
-            "predicted": [predicted.to_json() for predicted in self.predicted],
-            "advice": self.advice,
-        }
-        shown: dict[str, Any] = plain(content)
+        content = {name: _as_json(getattr(self, name)) for name in KEYS}
+        shown: dict[str, Any] = plain(content | {"knee": content["knee"] or {}})
         return shown
 
     def __str__(self) -> str:
-        return text.whole(self)
+        return f"{as_text(sections(self))}\n\n{self.seconds:.0f} seconds."
 
     def __repr__(self) -> str:
         return f"<Diagnosis of {self.name}: {self.advice}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the advice, how sure it is, and the measured numbers."""
-        return text.html(self)
+        shown = (answer(self), why(self), measured(self))
+        return f"<div>{sections_html(shown, figures=False)}</div>"
+
+
+PARTS = {
+    "setting": Setting,
+    "scalars": Scalars,
+    "evidence": Evidence,
+    "tables": Tables,
+    "forecast": Forecast,
+    "recommendation": Recommendation,
+    "sentences": Sentences,
+}
+OWNERS = {field.name: part for part, kind in PARTS.items() for field in fields(kind)}
+
+
+def _as_json(value: Any) -> Any:
+    """Return rows by their fields, or as they write themselves."""
+    if is_dataclass(value):
+        row: Any = value
+        own = {field.name: _as_json(getattr(row, field.name)) for field in fields(row)}
+        return row.to_json() if "to_json" in dir(row) else own
+    if isinstance(value, tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _as_json(each) for name, each in value.items()}
+    return value

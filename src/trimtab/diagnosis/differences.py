@@ -1,5 +1,7 @@
 """How clients differ: in their labels, their features, the scale of these, and their sizes.
 
+With them come the first facts of a diagnosis: sizes, and how far gradients are apart.
+
 A simple probe that looks at the samples alone. Each kind has one number a client, and the number
 that clients with equal data would show by chance, so that few samples do not count as a difference.
 """
@@ -13,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.core import Vector
 from trimtab.core.streams import PARTITION, stream
+from trimtab.diagnosis.intervals import Draws, Estimate
+from trimtab.diagnosis.measure import Gradients
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.rules import RULES
 
@@ -68,7 +73,7 @@ class Differences:
         """How clients differ, the clearest first."""
         found = sorted((kind for kind in self.kinds if kind.found), key=lambda k: -k.strength)
         if not self.kinds:
-            return "How the clients' data differ cannot be told: there are no samples to look at."
+            return "How the clients' data differ is unknown: there are no samples to look at."
         if not found:
             looked = ", ".join(kind.what for kind in self.kinds)
             return f"The clients' data do not differ by more than chance ({looked})."
@@ -197,3 +202,48 @@ def _kind(what: str, unit: str, clients: Sequence[int], far: Tensor, chance: flo
     ]
     apart.sort(key=lambda i: -values[i])
     return Difference(what, unit, float(far.double().mean()), chance, values, tuple(apart))
+
+
+# -- first facts
+
+
+@dataclass(frozen=True)
+class Early:
+    """What the first facts rest on, for the stages after them."""
+
+    differences: Differences
+    draws: Draws  # what else might have been drawn
+    x: Vector | None  # where a few rounds lead; None: there was no time
+    gradients: Gradients | None  # the gradients there
+
+
+@dataclass(frozen=True)
+class FirstFacts:
+    """The first page of a diagnosis, which later stages sharpen."""
+
+    N: int
+    d: int
+    S: int
+    sizes: tuple[int, ...]  # samples of each client that is measured; empty if there are none
+    differences: Differences
+    points: tuple[tuple[Estimate, float], ...]  # zeta and |grad f|, where they were measured
+    seconds: float
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is known so far, one sentence each."""
+        shape = f"{self.N} clients, {self.S} a round, d = {self.d}"
+        if self.sizes:
+            low, high = min(self.sizes), max(self.sizes)
+            shape += f", {low} to {high} samples each" if low < high else f", {low} samples each"
+        apart = [
+            f"How far the clients' gradients are apart ({zeta.at}): zeta = {zeta}, where "
+            f"|grad f| = {size:.3g}."
+            for zeta, size in self.points
+        ]
+        return (f"{shape}.", self.differences.sentence, *apart)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            (f"After {self.seconds:.0f} seconds:", *(f"  {s}" for s in self.sentences))
+        )

@@ -251,18 +251,29 @@ def client_products(problem: Problem, i: int, x: Vector, V: Tensor) -> Tensor:
 
 def choose_panel(problem: Problem, seed: int, budget: Budget) -> Panel:
     """Choose clients and samples so that the time suffices; note what was left out."""
-    N, d = problem.N, problem.d
-    clients = tuple(range(N))
-    most = max(2, min(RULES.clients, RULES.stored // d))
-    if most < N:
-        drawn = torch.randperm(N, generator=stream(seed, PARTITION))[:most]
+    return panel_with(problem, *choose(problem, seed, budget), seed, budget)
+
+
+def choose(problem: Problem, seed: int, budget: Budget) -> tuple[tuple[int, ...], int | None]:
+    """Return which clients to measure, and how many samples of each; None for all of them."""
+    clients = tuple(range(problem.N))
+    most = max(2, min(RULES.clients, RULES.stored // problem.d))
+    if most < problem.N:
+        drawn = torch.randperm(problem.N, generator=stream(seed, PARTITION))[:most]
         clients = tuple(sorted(drawn.tolist()))
-        budget.note(f"{most} of the {N} clients were measured, drawn at random.")
-    samples = problem if isinstance(problem, Supervised) else None
-    rows = None if samples is None else _samples(samples, clients, budget)
-    if samples is None or rows is None:
+    return clients, _samples(problem, clients, budget) if isinstance(problem, Supervised) else None
+
+
+def panel_with(
+    problem: Problem, clients: tuple[int, ...], rows: int | None, seed: int, budget: Budget
+) -> Panel:
+    """Return the panel of these clients with so many samples of each, and note what is left out."""
+    if len(clients) < problem.N:
+        some = f"{len(clients)} of the {problem.N} clients"
+        budget.note(f"{some} were measured, drawn at random.")
+    if rows is None or not isinstance(problem, Supervised):
         return panel_of(problem, clients)
-    return thinned(samples, clients, rows, seed, budget)
+    return thinned(problem, clients, rows, seed, budget)
 
 
 def panel_of(problem: Problem, clients: tuple[int, ...]) -> Panel:

@@ -1,7 +1,6 @@
 """The rows of a diagnosis, as a user reads them and as its JSON holds them."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from trimtab.diagnosis.intervals import Estimate
 
@@ -20,10 +19,6 @@ class PointRow:
     delta: float | None
     intervals: dict[str, Estimate] = field(default_factory=dict)  # of these numbers, by name
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class ClientRow:
@@ -36,10 +31,6 @@ class ClientRow:
     measured: bool  # False: `hessian` is an estimate from random vectors
     outlier: str  # by what it is an outlier, in words
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Bias:
@@ -51,10 +42,6 @@ class Bias:
     limit: float | None = None  # where FedAvg stops on the quadratic model
     richardson_romberg: float | None = None  # what Richardson-Romberg leaves there
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class BiasAtK:
@@ -64,10 +51,6 @@ class BiasAtK:
     heterogeneity: float
     limit: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Variance:
@@ -76,9 +59,20 @@ class Variance:
     fedavg: float | None = None
     scaffold: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
+
+@dataclass(frozen=True)
+class ConfirmedRow:
+    """What an algorithm did on the problem, with the best settings found near the expected ones."""
+
+    algorithm: str
+    K: int
+    eta: float
+    rounds: int | None  # the median of the seeds; None if it did not reach the target
+    range: tuple[int, int] | None  # the fewest and the most of the seeds
+    limit: int  # the rounds that it had at most
+    expected: int | None  # the rounds that the model expected
+    complete: bool  # whether its search was not cut short
+    tried: int  # how many step sizes ran
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,3 @@ class TrialCurve:
     K: int
     eta: float
     losses: tuple[float, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)

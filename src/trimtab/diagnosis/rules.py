@@ -1,6 +1,12 @@
-"""The thresholds of a diagnosis, in one place."""
+"""The thresholds of a diagnosis, and the algorithms that it compares, in one place."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from trimtab.algorithms import Momentum
+from trimtab.algorithms.registry import NAMES, build, kind
+from trimtab.core import Algorithm
 
 
 @dataclass(frozen=True)
@@ -76,48 +82,50 @@ class Rules:
     """<= most_noise_pairs pairs are drawn of each client, since few clients in few dimensions would
     need thousands."""
 
-    # -- the model and the choice
+    # -- what is tried
 
     eps: float = 0.01
     """The wanted gap is eps x the gap at the start, unless another was asked for."""
-    finer: tuple[float, ...] = (0.1, 0.01)
-    """Rounds on the model are also counted to finer x the wanted gap, which shows how far advice
-    holds; points within the first of these of the least f count as the same."""
     local_steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    """The numbers of local steps that are compared. The best of results/account have 8 or more in
-    43 of 45 cases, and 64 in 20."""
-    rounds: int = 1000
-    """An algorithm runs for <= rounds rounds on the model."""
+    """The numbers of local steps that run on the model. The best of results/account have 8 or more
+    in 43 of 45 cases, and 64 in 20."""
+    rounds: int = 100
+    """An algorithm runs for <= rounds rounds, on the model and on the problem; a case of
+    results/account counts as unreachable beyond."""
     near: float = 1.15
-    """A K or a step size is good enough if it needs <= near x the fewest rounds. The smallest such
-    is advised, since it costs less and is stable for longer."""
-    simpler: float = 1.1
-    """A simpler algorithm is advised if it needs <= simpler x the fewest rounds."""
+    """A K or a step size is good enough on the model if it needs <= near x the fewest rounds. The
+    smallest such is expected, since it costs less and is stable for longer."""
     change: float = 3.0
-    """The model is trusted if curvature changes by a factor <= change on the way."""
-    holds: float = 1.3
-    """Advice holds for an accuracy if it needs <= holds x the fewest rounds, the measure of
-    results/account."""
-    repeats: int = 5
-    """Rounds on the model are counted for this many other draws of cohorts, noise and clients."""
+    """The order of the model is trusted if curvature changes by a factor <= change on the way; else
+    every algorithm is in question."""
+    compared: int = 3
+    """<= compared algorithms run on the problem, since each is a search of its own."""
+    behind: float = 2.0
+    """An algorithm or K that needs > behind x the fewest rounds is not in question, and is not
+    followed any further; the rules of `compare` call a factor of 1.2 a difference."""
+    least: int = 8
+    """An algorithm counts as tried after >= least rounds, the first look of `compare`'s search."""
+    seeds: int = 3
+    """The settings found run with this many seeds that had no part in the search."""
+    search: float = 0.75
+    """The search of an algorithm takes <= search x its time, and the seeds the rest; where there
+    is time enough, the seeds took a tenth of the rounds of ten searches."""
 
     # -- time
 
     short: int = 300
-    """The time is short if it allows < short gradients of all data. Then all of it goes to rounds
-    on the problem, and no further gradient is timed if it takes more than 1/short of it."""
-    ample: int = 10_000
-    """The time is ample if it allows >= ample gradients: then nothing is tried before the model."""
+    """The time is short if it allows < short gradients of all data. Then all of it goes to runs on
+    the problem, and no further gradient is timed if it takes more than 1/short of it."""
     first_facts: float = 10.0
     """The first facts are reported after <= first_facts seconds, when people begin to wonder."""
     until_optimum: float = 0.22
-    """The optimum is due after this share of the time; half of it is for the first look."""
+    """The optimum is due after this share of the time."""
     until_hessians: float = 0.4
     """Noise and Hessians are due after this share of the time."""
     until_model: float = 0.57
     """Rounds on the model are due after this share of the time."""
     until_trials: float = 0.93
-    """Rounds on the problem are due after this share of the time; the rest is for the bias."""
+    """Runs on the problem are due after this share of the time; the rest is for the bias."""
 
     # -- what is reported
 
@@ -125,9 +133,54 @@ class Rules:
     """A client is an outlier if it is > outlier x as far off as the median client, and data differ
     if they do by > outlier x what equal clients would show by chance."""
     trifle: float = 0.1
-    """A difference of data counts if it is > trifle, in shares, standard deviations or octaves."""
+    """What is <= trifle counts as nothing: a difference of data in shares, standard deviations or
+    octaves, the share of the way to the least f that a run came, and a part of the wanted gap."""
     close: float = 0.2
-    """Hessians are called close if delta/L < close."""
+    """Hessians are called similar if delta/L < close, and gradients to disagree little if zeta is
+    < close x |grad f| at the start; from 1 x on, they disagree strongly."""
 
 
 RULES = Rules()
+
+# -- the algorithms; no other module of this folder has their names
+
+SGD, FEDAVG, SCAFFOLD, MIMELITE = "sgd", "fedavg", "scaffold", "mimelite"
+USUAL = (SCAFFOLD, FEDAVG, SGD)
+CROSS_DEVICE = (MIMELITE, FEDAVG, SGD)
+"""Clients that come once keep no state."""
+BETA = 0.9  # of the base optimiser of those that have one
+
+
+def given_of(name: str) -> Mapping[str, Any]:
+    """Return the hyper-parameters that are neither searched nor left at their defaults."""
+    has_base = any(parameter.name == "base" for parameter in kind(name).parameters)
+    return {"base": Momentum(BETA)} if has_base else {}
+
+
+def make(name: str, K: int, eta: float) -> Algorithm:
+    """Return an algorithm with K local steps of size eta.
+
+    >>> make("fedavg", 5, 0.1)
+    FedAvg(eta_l=0.1, K=5, eta_g=1.0)
+    """
+    chosen = kind(name)
+    words: dict[str, Any] = {chosen.step: eta} | dict(given_of(name))
+    words |= {"K": K} if chosen.has_K else {}
+    algorithm: Algorithm = build(chosen, **words)
+    return algorithm
+
+
+def has_K(name: str) -> bool:
+    """Return whether the number of local steps is a choice."""
+    return kind(name).has_K
+
+
+def named(name: str) -> str:
+    """Return an algorithm's class name for its lower-case one, with what follows it.
+
+    >>> named("scaffold on quadratics")
+    'Scaffold on quadratics'
+    """
+    first, _, rest = name.partition(" ")
+    shown = kind(first).shown if first in NAMES else first
+    return f"{shown} {rest}".strip()

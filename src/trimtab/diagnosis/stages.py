@@ -1,17 +1,17 @@
 """The stages of a diagnosis, each in its share of the time: what is cheap comes first."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
 from statistics import median
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress
-from trimtab.diagnosis import measure, optimum, prediction, theory
-from trimtab.diagnosis.candidates import named
+from trimtab.diagnosis import measure, optimum, theory
+from trimtab.diagnosis import model as quadratic_model
 from trimtab.diagnosis.case import Case, explore, leave_the_optimum
-from trimtab.diagnosis.differences import probe
-from trimtab.diagnosis.first_facts import Early, FirstFacts
+from trimtab.diagnosis.confirm import Confirmed, affordable, confirm, in_question
+from trimtab.diagnosis.differences import Early, FirstFacts, probe
 from trimtab.diagnosis.hessians import (
     Hessians,
     HessiansSeen,
@@ -23,12 +23,12 @@ from trimtab.diagnosis.hessians import (
 )
 from trimtab.diagnosis.intervals import Left, at_point, drawn
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Sampled
-from trimtab.diagnosis.model_rounds import Predicted
+from trimtab.diagnosis.model import QuadraticModel
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.prediction import Plan
-from trimtab.diagnosis.quadratic_model import QuadraticModel
+from trimtab.diagnosis.predict import Aim, Predicted, predict
 from trimtab.diagnosis.rows import ClientRow, PointRow
-from trimtab.diagnosis.rules import RULES
+from trimtab.diagnosis.rules import RULES, has_K, named
+from trimtab.studies.space import Expected
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,6 @@ class Measured:
             return None
         return Left(distance, inf if case.quadratic or way == 0 else way)
 
-    @property
-    def alike(self) -> bool:
-        """Whether the clients' gradients agree on the way."""
-        on_the_way = self.points.rows[:-1] or self.points.rows
-        return all(row.zeta <= row.gradient for row in on_the_way)
-
 
 @dataclass(frozen=True)
 class Modelled:
@@ -184,8 +178,9 @@ class Modelled:
     predicted: tuple[Predicted, ...] = ()
 
 
-def curvature(case: Case, first: Gradients) -> float:
+def curvature(case: Case, first: Gradients) -> Generator[Progress, None, float]:
     """Return what a few gradients or products say of Hess at the start; time them."""
+    yield Progress("curvature at the start", 0.02)
     budget, seconds = case.budget, []
     for _ in range(5):  # Others use the machine too, so the shortest time counts.
         started = budget.spent
@@ -193,7 +188,7 @@ def curvature(case: Case, first: Gradients) -> float:
         seconds.append(budget.spent - started)
         if sum(seconds) * RULES.short > budget.seconds:
             break
-    case.pass_seconds = case.step_seconds = min(seconds)
+    case.pass_seconds = min(seconds)
     if case.short:
         budget.note("The time sufficed for little more than a few rounds.")
     elif case.panel.problem.symmetric and not budget.out_of_time(CURVATURE):
@@ -234,18 +229,6 @@ def first_facts(case: Case, first: Gradients, steep: float) -> Generator[FirstFa
         seconds=budget.spent,
     )
     return early
-
-
-def first_look(case: Case, steep: float) -> Generator[Progress, None, Plan]:
-    """Run the first rounds on the problem; if the time is short, all of them.
-
-    Where there is ample time for all that comes later, they would tell nothing.
-    """
-    if case.pass_seconds * RULES.ample < case.budget.seconds:
-        return prediction.nothing_tried(case)
-    until = TRIALS if case.short else LOOK
-    L = max(steep, 1e-30)
-    return (yield from prediction.first_look(case, L, CURVATURE, until))
 
 
 def best_gradients(case: Case, first: Gradients) -> Generator[Progress, None, Gradients]:
@@ -326,9 +309,11 @@ def _hessians_at(
     return hessians.with_exact_mu()
 
 
-def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]:
-    """Build the quadratic model and count rounds on it."""
-    if case.budget.out_of_time(POINTS):
+def predictions(
+    case: Case, measured: Measured, names: Sequence[str]
+) -> Generator[Progress, None, Modelled]:
+    """Build the quadratic model, and run the algorithms on it, many local steps first."""
+    if case.short or case.budget.out_of_time(POINTS):
         case.budget.note("There was no time for the quadratic model.")
         return Modelled()
     if case.best is case.x0:
@@ -341,32 +326,47 @@ def model(case: Case, measured: Measured) -> Generator[Progress, None, Modelled]
     if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
-    quadratic = prediction.build(case, moved, pull, noisy, (POINTS, MODEL))
-    predicted: list[Predicted] = []
-    if quadratic is not None:
-        for rounds in prediction.predictions(case, quadratic, PREDICTIONS):
-            predicted.append(rounds)
-            what = f"{named(rounds.algorithm)} with K = {rounds.K} on the model"
-            yield Progress(what, MODEL)
-    return Modelled(quadratic, pull, tuple(predicted))
-
-
-def trials(
-    case: Case, measured: Measured, modelled: Modelled, look: Plan
-) -> Generator[Progress, None, Plan]:
-    """Let rounds on the problem decide; if the time is short, the first look did."""
-    if case.short:
-        return look
-    L = measured.L if modelled.predicted else max(measured.steep, 1e-30)
-    return (
-        yield from prediction.trials(
-            case,
-            modelled.predicted,
-            look,
-            L,
-            alike=measured.alike,
-            trusted=measured.change <= RULES.change,
-            share=PREDICTIONS,
-            until=TRIALS,
-        )
+    model = quadratic_model.build(case, moved, pull, noisy, (POINTS, MODEL))
+    if model is None:
+        return Modelled(pull=pull)
+    gap, true = float(model.start @ model.H @ model.start) / 2, case.f0 - case.least
+    aim = Aim(
+        case.eps / (true if true > 0 else gap),
+        case.S,
+        case.problem.N,
+        seed=case.seed,
+        by_chance=noisy or case.S < case.problem.N,
     )
+    predicted: list[Predicted] = []
+    fewest, out_of_time = None, case.budget.until(PREDICTIONS)
+    for name in names:
+        for K in sorted(RULES.local_steps, reverse=True) if has_K(name) else [1]:
+            if out_of_time():
+                case.budget.note(f"{named(name)} with K = {K} did not run on the model.")
+                continue
+            yield Progress(f"{named(name)} with K = {K} on the model", MODEL)
+            one = predict(model, name, K, aim, fewest, out_of_time)
+            predicted.append(one)
+            fewest = min(one.rounds, fewest or one.rounds) if one.rounds else fewest
+    return Modelled(model, pull, tuple(predicted))
+
+
+def runs(
+    case: Case, measured: Measured, modelled: Modelled, names: Sequence[str]
+) -> Generator[Progress, None, Confirmed]:
+    """Run the algorithms in question on the problem."""
+    expected = [
+        Expected(one.algorithm, one.K, one.eta, one.rounds)
+        for one in modelled.predicted
+        if one.eta is not None
+    ]
+    most = affordable(case, TRIALS)
+    if most == 0:
+        return Confirmed(f_start=case.f0)
+    if any(most < one.K for one in expected):
+        case.budget.note("There was no time to try more local steps than were tried.")
+    expected = [one for one in expected if most >= one.K]
+    L = measured.L if modelled.predicted else max(measured.steep, 1e-30)
+    chosen = in_question(expected, names, L, trusted=measured.change <= RULES.change)
+    few = [replace(one, K=min(one.K, most)) for one in chosen]
+    return (yield from confirm(case, few, PREDICTIONS, TRIALS))

@@ -18,16 +18,15 @@ from torch import Tensor
 
 from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
-from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, SGD
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.intervals import Draws, Estimate, Sample, constant
 from trimtab.diagnosis.measure import Gradients, Numbers
+from trimtab.diagnosis.model import QuadraticModel, fedavg_limit
 from trimtab.diagnosis.optimum import conjugate_gradients
 from trimtab.diagnosis.panel import Panel, weighted
-from trimtab.diagnosis.quadratic_model import QuadraticModel, fedavg_limit
 from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
-from trimtab.diagnosis.rules import RULES
+from trimtab.diagnosis.rules import FEDAVG, RULES, SCAFFOLD, SGD
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
@@ -65,7 +64,7 @@ class Constants:
 
     @property
     def usable(self) -> bool:
-        """Whether rates can be computed: where f falls for ever, F and B grow without bound.
+        """Whether rates can be computed: where f falls without end, F and B grow without bound.
 
         >>> Constants(L=1, mu=-1, delta=1, G=1, B=1e200, sigma=0, N=2, S=2, eps=1).usable
         False

@@ -26,6 +26,10 @@ _HEADER = "trimtab"
 _DEEPEST = 32  # a header has <= this many levels: what is deeper could not even be shown
 
 
+class BadMessage(ValueError):
+    """A message lacks an entry."""
+
+
 @dataclass(frozen=True)
 class Message:
     """A header that JSON can hold, and named arrays of floating-point numbers.
@@ -41,7 +45,7 @@ class Message:
         try:
             return self.header[name]
         except KeyError:
-            raise ValueError(f"a message has no {name!r}; is its sender a trimtab?") from None
+            raise BadMessage(f"a message has no {name!r}; is its sender a trimtab?") from None
 
 
 def encode(message: Message, beside: Mapping[str, str] = MappingProxyType({})) -> bytes:
@@ -176,7 +180,6 @@ class ReplyStatus(StrEnum):
 
     DONE = "done"
     MISMATCH = "mismatch"  # the state that the server counts on is not there
-    STALE = "stale"  # the request is older than a state that is there
     REFUSED = "refused"
     FAILED = "failed"
     DIVERGED = "diverged"

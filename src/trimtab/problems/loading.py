@@ -23,6 +23,8 @@ from trimtab.problems.origin import origin_of as origin_of
 from trimtab.problems.problem import Problem, with_target_metric
 from trimtab.problems.supervised.problem import Supervised
 
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+
 
 def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> Problem:
     """Return the problem of a name or of `file.py:function`.
@@ -110,6 +112,11 @@ def _function(spec: str) -> Callable[..., Any]:
         raise ValueError(f"{spec!r} names no problem; pass a name, or 'file.py:function'.")
     if spec in PROBLEMS:
         return getattr(catalogue, PROBLEMS[spec].make)  # type: ignore[no-any-return]
+    if spec.endswith(TABLES):
+        raise ValueError(
+            f"{spec!r} is a table; pass file.py:function, whose function returns "
+            "trimtab.Supervised.from_frame(…) of it."
+        )
     if ".py:" not in spec and not spec.endswith(".py"):
         raise ValueError(
             f"{spec!r} is not a problem{did_you_mean(spec, PROBLEMS)}; pass one of "
@@ -168,6 +175,8 @@ def _made(spec: str, make: Callable[..., Any], options: dict[str, Any]) -> Probl
         raise BadArgument(
             "partition", "{spec} is already divided into clients; drop {partition}.", spec=spec
         )
+    if "data" in options and "data" not in taken:
+        raise BadArgument("data", "{spec} reads no folder of data; drop {data}.", spec=spec)
     problem = _called(spec, make, taken, options.get("seed", 0))
     if not all(
         hasattr(problem, name) for name in ("N", "d", "weights", "x0", "oracle", "evaluate")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import accumulate
 from math import inf, isfinite
+from statistics import median_low
 from typing import Any
 
 from trimtab.algorithms.registry import NAMES, kind
@@ -22,7 +23,6 @@ from trimtab.report.charts.svg import DASHES, css_colours, legend
 from trimtab.studies.comparison import Comparison
 from trimtab.studies.entry import Entry, SeedRun
 from trimtab.studies.record import RoundLine
-from trimtab.studies.statistics import median
 
 AXES = {
     "rounds": "rounds",
@@ -150,7 +150,7 @@ def over_seeds(runs: Sequence[SeedRun], higher: bool) -> tuple[Numbers, Numbers,
             if run.diverged_at is None and isfinite(scores[-1]):
                 calm.append(scores[-1])
         # The median of an even number is the worse one, as an algorithm's rounds are.
-        middle = median(scores) if higher else -median([-score for score in scores])
+        middle = median_low(scores) if higher else -median_low([-score for score in scores])
         rows[0].append(middle if isfinite(middle) else None)
         rows[1].append(min(calm, default=None))
         rows[2].append(max(calm, default=None))

@@ -1,6 +1,7 @@
-"""The page of a diagnosis: its advice, how the clients differ, and what is expected."""
+"""The page of a diagnosis: its sections with figures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -9,13 +10,9 @@ from trimtab._files import write_file
 from trimtab.algorithms.registry import kind
 from trimtab.core.display import format_seconds
 from trimtab.core.sections import Section, Table
-from trimtab.diagnosis import Diagnosis, text
-from trimtab.diagnosis.candidates import FEDAVG, SCAFFOLD, named
-from trimtab.diagnosis.differences import Difference, Differences
-from trimtab.diagnosis.first_facts import FirstFacts
-from trimtab.diagnosis.intervals import LEVEL
-from trimtab.diagnosis.model_rounds import Predicted
-from trimtab.diagnosis.theory import dominating
+from trimtab.diagnosis import Diagnosis, sections
+from trimtab.diagnosis.differences import Difference, Differences, FirstFacts
+from trimtab.diagnosis.rules import FEDAVG, SCAFFOLD, named
 from trimtab.report.charts.bars import Bar, bar_chart, spectrum_chart
 from trimtab.report.charts.lines import Line, line_chart
 from trimtab.report.charts.strips import Cell, CellRow, cell_chart
@@ -32,26 +29,27 @@ SHARES, FOUND, CHANCE = "#00798c", "#d1495b", "#777777"
 def write_diagnosis(diagnosis: Diagnosis, path: Path, command: str = "") -> Path:
     """Write the page, and return its path; command: the one that repeats it."""
     what = "and what to do" if diagnosis.algorithm is not None else "and why there is no advice"
-    sections = (
-        _advice(diagnosis),
-        _why(diagnosis),
+    parts = (
+        sections.answer(diagnosis),
+        sections.why(diagnosis),
+        sections.runs(diagnosis),
         _how(diagnosis.differences),
         _clients(diagnosis),
         _expected(diagnosis),
         _bias(diagnosis),
-        _measured(diagnosis),
-        _theory(diagnosis),
+        sections.measured(diagnosis),
+        sections.theory(diagnosis),
         _settings(diagnosis, command),
     )
     title = f"{diagnosis.name}: how its clients differ, {what}"
-    write_file(path, document(title, sections))
+    write_file(path, document(title, parts))
     return path
 
 
 CONTINUES = "The diagnosis continues, and this page is replaced when it ends."
 STOPPED = (
-    "The diagnosis ended before it had advice to give. What it measured after these facts is lost, "
-    "and a new one starts from the beginning."
+    "The diagnosis ended before it had advice to give. Its finished stages are kept, and it can be "
+    "resumed after them."
 )
 
 
@@ -71,24 +69,8 @@ def first_facts_page(facts: FirstFacts, name: str, then: str = CONTINUES) -> str
     return document(f"{name}: first facts about its clients", sections)
 
 
-def _advice(diagnosis: Diagnosis) -> Section:
-    """Return the question, the advice in one sentence, its gain, and how sure it is."""
-    question = f"Which algorithm, K and step size suit {diagnosis.name}?"
-    said = [diagnosis.advice]
-    if diagnosis.gain is not None and diagnosis.algorithm is not None:
-        said.append(diagnosis.gain.sentence(diagnosis.algorithm))
-    return Section(question, [*said, f"How sure: {diagnosis.sure}"], kind="answer")
-
-
-def _why(diagnosis: Diagnosis) -> Section:
-    reasons = [s for s in (*diagnosis.reasons, diagnosis.accuracy, diagnosis.about_K) if s]
-    doubts = [*diagnosis.doubts, *diagnosis.cut]
-    against = Section("What speaks against it" if doubts else "", doubts, kind="list")
-    return Section("Why", reasons, parts=[against], kind="list")
-
-
 def _expected(diagnosis: Diagnosis) -> Section:
-    """Return the rounds on the quadratic model against K, the step size tuned for each."""
+    """Return the rounds on the quadratic model against K, with a chart."""
     names = list(dict.fromkeys(one.algorithm for one in diagnosis.predicted))
     if not names:
         return Section()
@@ -100,23 +82,10 @@ def _expected(diagnosis: Diagnosis) -> Section:
         lines.append(Line(f"p{j}", named(name), *looks, [float(o.K) for o in mine], rounds))
     aim = f"rounds to f - f* = {diagnosis.eps:.2g}"
     chart = line_chart(lines, "local steps K", aim, x_log=True, y_log=True)
-    rows = [
-        [
-            named(one.algorithm) + (" (advised)" if _is_advised(diagnosis, one) else ""),
-            str(one.K),
-            f"{one.ran}+" if one.rounds is None else str(one.rounds),
-            "-" if one.eta is None else f"{one.eta:.3g}",
-        ]
-        for one in diagnosis.predicted
-    ]
-    table = Table(["algorithm", "K", "rounds", "step size"], rows, folded="The numbers")
-    note = "On the quadratic model, the step size tuned for each K; n+: not there in n rounds."
-    figure = _legend(lines) + _figure(aim, chart)
-    return Section("Expected rounds", table=table, notes=[note], figure=figure)
-
-
-def _is_advised(diagnosis: Diagnosis, one: Predicted) -> bool:
-    return (one.algorithm, one.K) == (diagnosis.algorithm, diagnosis.K)
+    section = sections.expected(diagnosis)
+    assert section.table is not None
+    table = replace(section.table, folded="The numbers")
+    return replace(section, table=table, figure=_legend(lines) + _figure(aim, chart))
 
 
 def _bias(diagnosis: Diagnosis) -> Section:
@@ -136,7 +105,9 @@ def _bias(diagnosis: Diagnosis) -> Section:
         looks = (kind(SCAFFOLD).colour, DASHES[2])
         lines.append(Line("b2", "Scaffold (noise)", *looks, K, [noise] * len(K)))
     chart = line_chart(lines, "local steps K", "|x - x*|", x_log=True, y_log=True)
-    cells = [[str(row.K), _cell(row.limit), _cell(row.heterogeneity)] for row in rows]
+    cells = [
+        [str(row.K), sections.cell(row.limit), sections.cell(row.heterogeneity)] for row in rows
+    ]
     table = Table(["K", "FedAvg stops at", "to first order"], cells, folded="The numbers")
     caption = f"|x - x*| at eta_l = {diagnosis.eta_l:.3g}, by the number of local steps."
     figure = _legend(lines) + _figure(caption, chart)
@@ -153,31 +124,6 @@ def _figure(caption: str, chart: str) -> str:
     return f'<figure class="wide" tabindex="0">{head}{chart}</figure>'
 
 
-def _measured(diagnosis: Diagnosis) -> Section:
-    where = f"At the {diagnosis.where}; {LEVEL:.0%} intervals in brackets."
-    found = Table(["number", "value", "what it is"], text.scalars(diagnosis), kind="facts stacked")
-    heads = ["point", "f", "zeta", "|grad f|", "B", "L", "delta"]
-    names = ("loss", "zeta", "gradient", "B", "L", "delta")
-    rows = [
-        [row.where, *(str(row.intervals.get(n, _cell(getattr(row, n)))) for n in names)]
-        for row in diagnosis.points
-    ]
-    points = Section("Points", table=Table(heads, rows)) if rows else Section()
-    return Section("What was measured", [where], found, parts=[points])
-
-
-def _theory(diagnosis: Diagnosis) -> Section:
-    rows = [
-        [named(name), str(diagnosis.intervals[f"rounds {name}"]), dominating(rate)]
-        for name, rate in diagnosis.rates.items()
-    ]
-    aim = f"with K = {diagnosis.K or 1} to f - f* = {diagnosis.eps:.3g}"
-    sentence = f"Rounds {aim}, up to constants ({diagnosis.convexity})."
-    rates = Table(["algorithm", "rounds, relative", "most for"], rows) if rows else None
-    more = Section(sentences=text.stationary(diagnosis), kind="list")
-    return Section("What theory says", [sentence] if rows else [], rates, parts=[more])
-
-
 def _settings(diagnosis: Diagnosis, command: str) -> Section:
     facts = {
         "clients N": str(diagnosis.N),
@@ -192,10 +138,6 @@ def _settings(diagnosis: Diagnosis, command: str) -> Section:
     again = f"<p>To repeat it:</p><pre>{escape(command)}</pre>" if command else ""
     link = '<p>All numbers: <a href="diagnosis.json">diagnosis.json</a>.</p>' if command else ""
     return Section("Settings", table=table, parts=[Section(figure=again + link)])
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None or not isfinite(value) else f"{value:.3g}"
 
 
 # -- how clients differ
@@ -222,23 +164,14 @@ def _clients(diagnosis: Diagnosis) -> Section:
         edge = diagnosis.delta if isfinite(diagnosis.delta) else None
         charts.append(spectrum_chart(spectra, edge, "eigenvalues of Hess_i - Hess"))
         note += " Dashed lines are plus and minus delta."
-    distances = Table(
-        ["client", "weight", "gradient apart", "Hessian apart", "Hessian is", "stands out"],
-        [
-            [
-                *(str(row.client), f"{row.weight:.3g}", f"{row.gradient:.3g}", _cell(row.hessian)),
-                "measured" if row.measured else "estimated",
-                row.outlier or "-",
-            ]
-            for row in rows
-        ],
-        folded="How far clients are apart",
-    )
+    section = sections.clients(diagnosis, BARS)
+    assert section.table is not None
+    distances = replace(section.table, folded="How far clients are apart")
     values = [[name, ", ".join(f"{value:.3g}" for value in own)] for name, own in spectra]
     eigenvalues = Table(["client", "eigenvalues"], values, folded="Eigenvalues", kind="facts")
     figures = "".join(f"<figure>{chart}</figure>" for chart in charts)
-    return Section(
-        "Which clients differ",
+    return replace(
+        section,
         table=distances,
         notes=[note],
         figure=f'<div class="pair">{figures}</div>',

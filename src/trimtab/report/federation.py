@@ -11,8 +11,7 @@ from trimtab.federation.events import SiteReport
 from trimtab.federation.setup.job import Job, read_job, state_of
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.status import progress
-from trimtab.federation.storage.journal import read_lines
-from trimtab.federation.storage.summary import CHECKPOINT, Summary
+from trimtab.federation.storage.journal import CHECKPOINT, Summary, read_lines
 from trimtab.problems.clients import ClientSummary
 from trimtab.problems.metrics import ACCURACY, LOSS
 from trimtab.report.clients import SiteFacts
@@ -43,7 +42,7 @@ def read_federation(folder: Path, state: str | None = None, *, finished: bool = 
     if done is None:
         raise ValueError(f"{folder} holds no experiment yet; begin with `trimtab federate server`.")
     own = federation.problem.metric
-    lines = read_lines(folder / state, done.summary.commit)
+    lines = read_lines(folder / state, done.summary.head)
     ended = [line for line in lines if line["kind"] == "end"]
     curve = _curve(done.rounds, ended[-1]["metrics"] if ended else {})
     known = {name for line in curve for name in line.metrics}

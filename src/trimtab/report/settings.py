@@ -163,12 +163,12 @@ def diagnosis_sections(diagnoses: Mapping[str, dict[str, Any]]) -> list[Section]
 
 
 def _diagnosis(name: str, found: dict[str, Any]) -> Section:
-    reasons = " ".join([*found.get("reasons", ()), found.get("about_K") or ""]).strip()
+    reasons = " ".join(found.get("reasons", ()))
     sure = found.get("sure") or ""
     rows = [
         [key, f"{value:.4g}" if isinstance(value, float) else str(value)]
         for key, value in found.items()
-        if isinstance(value, int | float | str) and key not in ("advice", "sure", "about_K", "page")
+        if isinstance(value, int | float | str) and key not in ("advice", "sure", "saving", "page")
     ]
     said = [found.get("advice", ""), reasons, f"How sure: {sure}" if sure else ""]
     doubts = [str(doubt) for doubt in (*found.get("doubts", ()), *found.get("cut", ()))]

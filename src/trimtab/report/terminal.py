@@ -20,9 +20,7 @@ def print_sections(sections: Iterable[Section], console: Console, otherwise: str
     """
     for j, section in enumerate(sections):
         if section.title:
-            console.print(
-                "\n" * (j > 0) + section.title, style="italic", highlight=False, markup=False
-            )
+            _print(console, "\n" * (j > 0) + section.title, "italic")
         notes = list(section.notes)
         mark = "- " if section.kind == "list" else ""
         for place, sentence in enumerate(section.sentences):

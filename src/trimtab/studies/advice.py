@@ -298,6 +298,14 @@ def _none_reached(entries: Sequence[Entry], goal: Goal) -> str:
         return "All runs diverged; pass smaller step sizes, or check the scale of the data."
     if not best:
         return f"No run that did not diverge has a finite {goal.name}; look at `evaluate`."
+    unreported = [e for e in best if not e.complete and not e.runs]
+    if len(unreported) == len(entries):
+        top = max(unreported, key=lambda e: goal.score({goal.name: e.best}))
+        return (
+            f"No algorithm is recommended, because {top.not_run[-1]}; in its search "
+            f"{describe(top)} came to {goal.name} {top.best:.4g}: resume it with more minutes or "
+            "a larger budget."
+        )
     sometimes = [e for e in best if e.reached]
     if sometimes:
         top = max(sometimes, key=lambda e: e.reached or 0)

@@ -121,7 +121,7 @@ class AloneSimulation(Iterator[Round]):
         )
 
     def save(self, path: str | Path) -> None:
-        """Write nothing: its rounds are run once more when it is resumed."""
+        """Write nothing: its rounds are run again when it is resumed."""
 
 
 @dataclass(frozen=True)

@@ -6,33 +6,29 @@ sample gradients alone, unless the deadline passes first.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import floor, inf, isfinite, log10
 from numbers import Real
 from time import monotonic
 
 from trimtab.errors import BadArgument
 
+TIME = "time"
+
 
 class Stopped(Exception):
     """The next round does not fit in the budget, or the time has passed; str() says which."""
 
 
-@dataclass(frozen=True)
 class Deadline:
     """When a comparison ends, whatever is left of its budget."""
 
-    minutes: float
-    started: float = field(default_factory=monotonic)
-
-    @property
-    def elapsed(self) -> float:
-        """The seconds since the start."""
-        return monotonic() - self.started
+    def __init__(self, minutes: float) -> None:
+        self.minutes, self.started = minutes, monotonic()
 
     def until(self, share: float) -> float:
         """Return the seconds that are left of a share of the minutes."""
-        return 60 * self.minutes * share - self.elapsed
+        return 60 * self.minutes * share - (monotonic() - self.started)
 
 
 class Ledger:
@@ -84,7 +80,7 @@ class Ledger:
         if self.spent + cost > self.limit:
             raise Stopped("budget")
         if not recorded and monotonic() > self._ends:
-            raise Stopped("time")
+            raise Stopped(TIME)
 
     def charge(self, work: float) -> float:
         """Add a round, and return what it cost."""
@@ -99,10 +95,6 @@ class Budget:
 
     gradients: float = inf
     round_cost: float = 0.0
-
-    def ledger(self) -> Ledger:
-        """Return a ledger for one algorithm."""
-        return Ledger(self.gradients, self.round_cost)
 
 
 def budget_of(points: Sequence[tuple[float, float]], seconds: float) -> Budget:

@@ -12,7 +12,7 @@ from typing import Any
 
 from trimtab._files import Lock, read_json, write_json
 from trimtab.algorithms.registry import algorithm_list
-from trimtab.core import Vector
+from trimtab.core import Vector, plain_number
 from trimtab.core.task import Note, task
 from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
@@ -21,7 +21,7 @@ from trimtab.problems.saved import Card, recommend, save_model
 from trimtab.simulation import Rounds
 from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
-from trimtab.studies.budget import Budget, Deadline, check_budget
+from trimtab.studies.budget import TIME, Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
 from trimtab.studies.goal import Goal, round_count, rounded
 from trimtab.studies.holdout import ProblemSpec, check_compare
@@ -39,6 +39,7 @@ MINUTES = 5.0
 SHORTEST_CURVE = 20  # rounds of the curves, so that they show more than the way to the target
 FIRST_PILOT = 16  # rounds of the first pilot; they double
 GAIN = 0.01  # Without an error of held-out rows, the target is 1 % of the gain below the best.
+LEFT = 0.05  # of the minutes: a smaller rest is not divided again
 FEW_ROUNDS = 4  # A default target that is held before this round says little.
 
 Events = Generator[RoundDone | Note, None, None]
@@ -122,12 +123,11 @@ def compare(
     if isinstance(problem, ProblemSpec):
         name = name or problem.spec
         target = problem.problem_and_target[1] if target is None and metric is None else target
-    target = None if target is None else float(target)
     settings = StudySettings(
         problem=problem,
         algorithms=DEFAULT if algorithms is None else algorithm_list(algorithms),
         name=name or type(problem).__name__.lower(),
-        target=target,
+        target=plain_number(target),
         K=K,
         R=R,
         rounds=Rounds(S=S, seed=seed, x=x, lost=lost, slow=slow, available=available),
@@ -144,7 +144,7 @@ def compare(
         folder = None if out is None else Path(out)
         if portable is not None and folder is None:
             folder = Path(at_end.enter_context(TemporaryDirectory(prefix="trimtab-")))
-        study = settings.study(folder, resume)
+        study = Study(settings, folder, resume)
         lock = None if folder is None else at_end.enter_context(Lock(folder))
         study.open()
         limit = MINUTES if minutes is None and budget is None else minutes or inf
@@ -187,7 +187,7 @@ class _Run:
         self._save(goal, finished=False)
         if goal.target is None:
             goal = yield from self._default_target()
-        yield from self._stage(Stage("search", 0.0, target=goal.target), until=0.8, goal=goal)
+        yield from self._search(goal)
         error = self._metric_error(goal)
         goal = replace(goal, slack=error or 0.0)
         report = Stage(
@@ -200,6 +200,7 @@ class _Run:
         )
         yield from self._stage(report, until=1.0, goal=goal)
         notes = [*study.measured.notes(goal, untold=error is None), *self._few_rows(goal)]
+        notes += study.unused_settings()
         result = self._save(goal, finished=True, notes=notes)
         if study.folder is not None:
             self._write_models(goal, study.folder, result)
@@ -207,13 +208,25 @@ class _Run:
 
     # -- stages
 
-    def _stage(self, stage: Stage, until: float, goal: Goal) -> Events:
-        """Run a stage of all tuners, which ends at a share of the time.
+    def _search(self, goal: Goal) -> Events:
+        """Search; who runs out of time gets what the others leave."""
+        stage, left = Stage("search", 0.0, target=goal.target), self.tuners
+        while left:
+            yield from self._stage(stage, until=0.8, goal=goal, tuners=left)
+            left = [tuner for tuner in left if TIME in tuner.search.undone]
+            if self.deadline.until(0.8) < LEFT * 60 * self.deadline.minutes:
+                return
+
+    def _stage(
+        self, stage: Stage, until: float, goal: Goal, tuners: Sequence[Tuner] | None = None
+    ) -> Events:
+        """Run a stage of tuners, by default of all, which ends at a share of the time.
 
         Where there are workers, they run the stage first; this process then repeats it from disk,
         so that no number depends on how many there are.
         """
-        left, errors = {tuner.spec.label: tuner for tuner in self.tuners}, list[WorkerError]()
+        left = {tuner.spec.label: tuner for tuner in tuners or self.tuners}
+        errors = list[WorkerError]()
         if self.pool is not None:
             slots = ceil(len(left) / self.pool.size)
             timed = replace(stage, seconds=self.deadline.until(until) / slots)
@@ -324,7 +337,8 @@ class _Run:
         entries = [tuner.entry for tuner in self.tuners if tuner.has_begun]
         seeds = max((len(tuner.reported) for tuner in self.tuners), default=0)
         first = study.rounds.seed + FIRST_REPORT_SEED
-        judged = [] if study.prior is None or not finished else [study.prior.judged(entries)]
+        prior = study.settings.prior
+        judged = [] if prior is None or not finished else [prior.judged(entries)]
         about = About(
             split=study.measured.split,
             tested_on=study.measured.tested_on,
@@ -340,7 +354,7 @@ class _Run:
         advice = f"Not finished: {searched} of {len(self.tuners)} algorithms have been searched."
         if finished:
             advice = advise(entries, goal)
-        result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
+        result = Comparison(study.settings.name, goal, entries, advice, study.folder, about=about)
         result.population = summarise_clients(study.measured.problem)
         if study.folder is not None:
             result.save()

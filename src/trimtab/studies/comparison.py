@@ -120,18 +120,15 @@ class Comparison:
         write_json(path, read_json(path) | {"outcome": outcome})
 
     @classmethod
-    def load(cls, folder: str | Path, *, unfinished: bool = True) -> "Comparison":
+    def load(cls, folder: str | Path) -> "Comparison":
         """Return the comparison, or the run, that a folder holds.
 
-        folder: the folder that `compare` or `run` wrote.
-        unfinished: accept a result that is not finished, whose `about.finished` is False; default
-            True. A folder without any result is refused in either case.
+        folder: the folder that `compare` or `run` wrote, or still writes: `about.finished` says it.
         """
         folder = Path(folder)
         content = read_json(record_path(folder))
         outcome = content.get("outcome")
-        about = None if outcome is None else About.from_json(outcome["about"])
-        if outcome is None or about is None or not (about.finished or unfinished):
+        if outcome is None:
             raise BadArgument(
                 "resume",
                 "{folder} is not finished; repeat its command with {resume:True} first.",
@@ -144,7 +141,7 @@ class Comparison:
             entries=[Entry.from_record(entry) for entry in outcome["entries"]],
             advice=outcome["advice"],
             folder=folder,
-            about=about,
+            about=About.from_json(outcome["about"]),
             chosen=SelectedModel.from_json(content) if "chosen_round" in content else None,
             population=None if clients is None else ClientSummary.from_json(clients),
         )

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from trimtab.core.hyper import settings_of, step_size
 from trimtab.studies.fragility import Again
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
-from trimtab.studies.statistics import LEAST_SEEDS, interval, median, rounding_error
+from trimtab.studies.statistics import LEAST_SEEDS, interval, rounding_error
 from trimtab.studies.trial import Trial
 
 
@@ -187,7 +188,7 @@ def aggregate_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
     for run in runs:
         for name, value in run.test.items():
             tests.setdefault(name, []).extend([] if value is None else [value])
-    medians = {name: median(values) for name, values in tests.items() if values}
+    medians = {name: median_low(values) for name, values in tests.items() if values}
     diverged = [run.diverged_at for run in runs if run.diverged_at is not None]
     every = 0 < len(costs) == len(runs)
     rounds = [cost.rounds for cost in costs] if every else []
@@ -195,7 +196,7 @@ def aggregate_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
     return replace(
         entry,
         **_medians(costs if every else []),
-        best=median(bests) if bests else None,
+        best=median_low(bests) if bests else None,
         test=medians.get(goal.name),
         tests=medians,
         diverged_at=diverged[0] if diverged else None,
@@ -209,7 +210,7 @@ def aggregate_seeds(entry: Entry, runs: list[SeedRun], goal: Goal) -> Entry:
 def _medians(costs: Sequence[Cost]) -> dict[str, Any]:
     """Return the median of each cost by name; None where there are none."""
     names = [f.name for f in fields(Cost)]
-    return {n: median([getattr(cost, n) for cost in costs]) if costs else None for n in names}
+    return {n: median_low([getattr(cost, n) for cost in costs]) if costs else None for n in names}
 
 
 def relaxed(entry: Entry, goal: Goal) -> Entry:

@@ -1,4 +1,4 @@
-"""Does the winner of a race win again? It runs once more from a start moved by a millionth.
+"""Does the winner of a race win again? It runs again from a start moved by a millionth.
 
 A large step wins races at the edge of stability, where a run amplifies whatever it is given: the
 last digit of a sum, and so the processor, decides how many rounds it takes. A run whose rounds

@@ -1,7 +1,7 @@
 """What a run should reach: a metric, a target for it, and what the rounds to it cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from operator import index
 from typing import Any, Literal
@@ -33,10 +33,6 @@ class Cost:
     bytes: int
     work: int
     seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 def cost_of(lines: Sequence[RoundLine]) -> Cost:
@@ -209,11 +205,6 @@ class Goal:
         finite = [line for line in rounds if self.score(line.metrics) > -inf]
         return max(finite, key=lambda line: self.score(line.metrics)) if finite else None
 
-    def rounds_without_gain(self, rounds: Sequence[RoundLine]) -> int:
-        """Return the number of rounds since the best one; all of them if none is finite."""
-        line = self.best_round(rounds)
-        return len(rounds) if line is None else rounds[-1].r - line.r
-
     def best(self, rounds: Sequence[RoundLine]) -> float | None:
         """Return the best value seen."""
         line = self.best_round(rounds)
@@ -254,7 +245,7 @@ def goal_of(problem: Problem, target: float | None, x: Vector | None = None) -> 
             "round's record; give the metric another name."
         )
     check_target(target, metric, problem.least_loss)
-    return Goal(metric, target)
+    return Goal(metric, None if target is None else float(target))
 
 
 def check_target(target: float | None, metric: Metric, least_loss: float = -inf) -> None:

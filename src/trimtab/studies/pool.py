@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from shutil import rmtree
 from tempfile import mkdtemp
 from threading import Thread
-from time import monotonic
+from time import monotonic, time
 from types import FrameType
 from typing import IO, Any, Protocol, cast
 
@@ -139,6 +139,7 @@ class Pool:
         """Run jobs on one worker, which is replaced if it ends."""
         worker: Worker | None = None
         for future, job in iter(self._jobs.get, None):
+            ends = time() + job["stages"][-1]["seconds"]
             with self._starting:
                 if self._closed or not future.set_running_or_notify_cancel():
                     continue
@@ -146,6 +147,8 @@ class Pool:
                     worker = self._start()
                     self._workers.append(worker)
             try:
+                # An absolute time, so that the start of a process counts as time of its stage.
+                job["ends"] = ends
                 for message in worker.run(job):
                     self._events.put(message)
             except Exception as error:
@@ -204,6 +207,8 @@ class ProcessWorker:
         )
         self.child.start()
         self.child.send(setup)
+        self._code = 0
+        self._waiting = threading.Lock()  # The thread of the worker and `stop` may both wait.
 
     def run(self, job: Message) -> Iterator[Message]:
         """Run a job and yield its events."""
@@ -214,7 +219,7 @@ class ProcessWorker:
             if "done" in message:
                 return
             yield message
-        raise WorkerError(f"a process of the comparison ended with code {self.child.wait()}")
+        raise WorkerError(f"a process of the comparison ended with code {self._wait()}")
 
     def request_stop(self) -> None:
         """Let the process save its work after the round that it is in."""
@@ -223,10 +228,15 @@ class ProcessWorker:
     def stop(self) -> None:
         """Wait for the end of the process; kill it if this is interrupted."""
         try:
-            if self.child.process is not None:
-                self.child.wait()
+            self._wait()
         finally:
             self.child.kill()
+
+    def _wait(self) -> int:
+        with self._waiting:
+            if self.child.process is not None:
+                self._code = self.child.wait()
+        return self._code
 
 
 # -- in the worker
@@ -289,10 +299,11 @@ class JobRunner:
     def _run(self, job: Message) -> Generator[Message, None, None]:
         if self.study is None:
             settings = StudySettings.from_json(self.setup["settings"])
-            self.study = settings.study(Path(self.setup["folder"]), resume=True)
+            self.study = Study(settings, Path(self.setup["folder"]), resume=True)
             self.study.shared = True
             self.study.budget = Budget(**self.setup["budget"])
         label, stages = job["label"], [Stage(**stage) for stage in job["stages"]]
+        stages[-1] = replace(stages[-1], seconds=job["ends"] - time())
         known = self.has(job)
         tuner, done = self.tuners.pop(label, (None, 0))
         if tuner is None or not known:

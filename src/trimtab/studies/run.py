@@ -1,7 +1,7 @@
 """`trimtab run`: one algorithm on one problem, recorded."""
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,7 +36,7 @@ from trimtab.studies.record import (
     execution_facts,
     move_aside,
 )
-from trimtab.studies.trial import Trial
+from trimtab.studies.trial import RoundsWithoutGain, Trial
 
 SPLIT = 0.1  # of each client's rows: the share that `compare` holds out by default, too
 Save = Literal["best", "last", "both"]
@@ -139,7 +139,7 @@ def run(
             split=measured.split,
             tested_on=measured.tested_on,
             seeds=(seed,),
-            notes=tuple(problem_notes(problem, goal.metric)),
+            notes=(*problem_notes(problem, goal.metric), *_rising_loss(trial, result, measured)),
         )
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
@@ -182,7 +182,7 @@ def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Co
     """
     entry = entry_of(trial, goal)
     if goal.target is None and selected.round is not None:
-        entry = replace(entry, **cost_of(trial.rounds[: selected.round]).to_json())
+        entry = replace(entry, **asdict(cost_of(trial.rounds[: selected.round])))
     entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}
     entry.test = entry.tests.get(goal.name)
     entry.per_client = _client_metrics(trial, goal, selected)
@@ -205,7 +205,7 @@ def _selected(
     stopped: Stopped = "rounds"
     if goal.held(rounds) is not None:
         stopped = "target"
-    elif patience is not None and goal.rounds_without_gain(rounds) >= patience:
+    elif patience is not None and RoundsWithoutGain(goal).count(rounds) >= patience:
         stopped = "patience"
     line = rounds[-1] if save == "last" else goal.best_round(rounds)
     if line is None:
@@ -232,6 +232,22 @@ def _selected_on(measured: HeldOutProblem) -> SelectedOn:
         return "validation"
     # Only a problem with rows says which of them `evaluate` uses.
     return "evaluate" if measured.problem.samples is None else measured.tested_on
+
+
+def _rising_loss(trial: Trial, result: Comparison, measured: HeldOutProblem) -> list[str]:
+    """Return a note if the loss of the model is above that of the start, as after a huge step."""
+    assert result.chosen is not None
+    r, x = result.chosen.round, trial.settings.x
+    if r is None:
+        return []
+    start = trial.problem.x0(trial.settings.seed) if x is None else x
+    before, after = measured.validate(start).get("loss"), trial.rounds[r - 1].metrics.get("loss")
+    if before is None or after is None or after <= before:
+        return []
+    return [
+        f"the loss after round {r}, {after:.3g}, is above that of the start, {before:.3g}; a "
+        "smaller step size may be better."
+    ]
 
 
 def _client_metrics(trial: Trial, goal: Goal, selected: SelectedModel) -> dict[str, Any] | None:

@@ -184,6 +184,8 @@ def _rounds(result: "Comparison", entry: Entry) -> str:
         text = f"diverged at round {entry.diverged_at}"
     elif entry.rounds is not None:
         text = str(entry.rounds)
+    elif not entry.complete and not entry.runs:
+        text = "-"  # The curve is of the search, which may have reached the target.
     elif entry.reached:
         text = f"reached by {entry.reached} of {len(entry.runs)}"
     else:

@@ -76,15 +76,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], error: float = 0.0) ->
     return interval([b / a for a, b in zip(ours, theirs, strict=True)], error)
 
 
-def median(values: Sequence[float]) -> float:
-    """Return the middle value; of an even number the lower one, which is one that was seen.
-
-    >>> median([3, 1, 2]), median([4, 1, 3, 2])
-    (2, 2)
-    """
-    return sorted(values)[(len(values) - 1) // 2]
-
-
 def _quantile(freedom: int) -> float:
     """Return the quantile of Student's t that leaves (1 - LEVEL)/2 on each side."""
     from scipy.stats import t

@@ -2,7 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -22,8 +22,9 @@ from trimtab.problems.problem import Problem
 from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import Budget, budget_of
-from trimtab.studies.goal import Goal, cost_of, goal_of, unit_named
-from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
+from trimtab.studies.entry import listed
+from trimtab.studies.goal import cost_of, goal_of, unit_named
+from trimtab.studies.holdout import ProblemSpec, held_out, recorded_settings
 from trimtab.studies.record import Record, RoundDone, open_folder
 from trimtab.studies.space import (
     EntrySpec,
@@ -59,34 +60,6 @@ class StudySettings:
     split: float | None
     baselines: bool
     prior: Prior | None = None
-
-    def study(self, folder: Path | None, resume: bool) -> "Study":
-        """Return the study: the problem split, the goal, and the entries."""
-        problem = (
-            self.problem.problem_and_target[0]
-            if isinstance(self.problem, ProblemSpec)
-            else self.problem
-        )
-        measured = held_out(as_problem(problem), self.split, self.rounds.seed, self.metric)
-        cohort_size(
-            self.rounds.S, measured.problem.N
-        )  # It refuses a bad S before a folder is made.
-        goal = replace(goal_of(measured.problem, self.target), unit=unit_named(self.prefer))
-        given = {"base": self.base, "eta_g": self.eta_g}
-        return Study(
-            measured=measured,
-            name=self.name,
-            goal=goal,
-            specs=[
-                *entry_specs(self.algorithms, self.K, given, self.prior),
-                *(baseline_specs(measured, self.K) if self.baselines else ()),
-            ],
-            R=self.R,
-            rounds=self.rounds,
-            folder=folder,
-            resume=resume,
-            prior=self.prior,
-        )
 
     def to_json(self, jobs: int | None) -> dict[str, Any]:
         """Return the settings for another process; raise BadArgument if it could not read them.
@@ -160,39 +133,44 @@ def _algorithm_to_json(algorithm: Any, jobs: int | None) -> Any:
 
 
 def _not_portable(jobs: int | None, what: str, instead: str) -> BadArgument:
-    if jobs is None:
-        return BadArgument(
-            "cluster",
-            "{cluster} needs {_what} that other machines can make too; pass "
-            + instead
-            + ", or drop {cluster}.",
-            _what=what,
-        )
+    name, others = ("cluster", "machines") if jobs is None else ("jobs", "processes")
     return BadArgument(
-        "jobs",
-        "{jobs:{_jobs}} needs {_what} that other processes can make too; pass "
-        + instead
-        + ", or {jobs:1}.",
-        _jobs=jobs,
+        name,
+        f"{{{name}}} needs {{_what}} that other {others} can make too; pass {instead}, or drop "
+        f"{{{name}}}.",
         _what=what,
     )
 
 
-@dataclass
 class Study:
-    """What all entries of a comparison share."""
+    """What all entries of a comparison share: the problem split, the goal, budgets and folders."""
 
-    measured: HeldOutProblem
-    name: str
-    goal: Goal
-    specs: list[EntrySpec]
-    R: int
-    rounds: Rounds
-    folder: Path | None
-    resume: bool
-    prior: Prior | None = None  # what a diagnosis expects
-    budget: Budget = field(default_factory=Budget)
-    shared: bool = False  # whether another process continues from the checkpoints of this one
+    def __init__(self, settings: StudySettings, folder: Path | None, resume: bool) -> None:
+        self.settings, self.folder, self.resume = settings, folder, resume
+        self.R, self.rounds = settings.R, settings.rounds
+        problem: Any = settings.problem
+        if isinstance(problem, ProblemSpec):
+            problem, _ = problem.problem_and_target
+        split, metric = settings.split, settings.metric
+        self.measured = held_out(as_problem(problem), split, self.rounds.seed, metric)
+        # It refuses a bad S before a folder is made.
+        cohort_size(self.rounds.S, self.measured.problem.N)
+        goal = goal_of(self.measured.problem, settings.target)
+        self.goal = replace(goal, unit=unit_named(settings.prefer))
+        given = {"base": settings.base, "eta_g": settings.eta_g}
+        self.specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
+        if settings.baselines:
+            self.specs += baseline_specs(self.measured, settings.K)
+        self.budget = Budget()
+        self.shared = False  # whether another process continues from the checkpoints of this one
+
+    def unused_settings(self) -> list[str]:
+        """Return a note about given settings that none of the algorithms has."""
+        given = {name: getattr(self.settings, name) for name in ("K", "eta_g", "base")}
+        kinds = [spec.kind for spec in self.specs if spec.space.fixed is None]
+        names = {parameter.name for kind in kinds for parameter in kind.parameters}
+        unused = [name for name, value in given.items() if value is not None and name not in names]
+        return [f"no algorithm that was searched has {listed(unused)}."] if unused else []
 
     def open(self) -> None:
         """Start the folder, or check that it holds this comparison."""
@@ -200,7 +178,8 @@ class Study:
             settings = self._settings() | {"algorithms": [spec.label for spec in self.specs]}
             settings |= {"split": self.measured.split, "prefer": self.goal.unit}
             settings |= {"metric": self.goal.name}
-            settings |= {} if self.prior is None else {"prior": self.prior.to_json()}
+            prior = self.settings.prior
+            settings |= {} if prior is None else {"prior": prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
 
@@ -298,6 +277,6 @@ class Study:
         return self.measured.validate(self.measured.problem.x0(seed) if x is None else x)
 
     def _settings(self) -> dict[str, Any]:
-        rounds = self.rounds
-        settings = {"problem": self.name} | recorded_settings(rounds, self.measured.problem.N)
+        rounds, N = self.rounds, self.measured.problem.N
+        settings = {"problem": self.settings.name} | recorded_settings(rounds, N)
         return settings | ({} if rounds.x is None else {"x": hashed_tensors([rounds.x])})

@@ -48,7 +48,7 @@ class Trial:
         self._sim: Simulation | None = None
         self._unsaved = 0.0  # seconds of work since the last checkpoint
         self._best: tuple[int, Vector] | None = None  # the best round, if this process ran it
-        self._most: float | None = None  # the best score, of whoever ran it
+        self._most: float | None = None  # the best score, whichever process ran it
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Trial:
             if sim is None or sim.r > done:
                 sim = self.simulation(self.algorithm, self.problem, self.settings)
             self._sim = sim
-        while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits once more
+        while self._sim.r < len(self.rounds):  # after the checkpoint: the same bits again
             next(self._sim)
         return self._sim
 
@@ -95,11 +95,6 @@ class Trial:
         if self.record.reload():
             self._sim = self._best = self._most = None
 
-    def release(self) -> None:
-        """Free the simulation; it is loaded or repeated if the trial runs on."""
-        self.save()
-        self._sim = None
-
     def advance(self, to: int, goal: Goal, patience: int | None = None) -> Iterator[RoundDone]:
         """Run until round `to`, the round that holds the target, divergence, or early stopping.
 
@@ -107,7 +102,7 @@ class Trial:
         Rounds on record are repeated one by one, and decide as they did when they were run, so that
         a run that is resumed ends where it would have ended.
         """
-        tracker, gain, scores = goal.tracker(), _RoundsWithoutGain(goal), list[float]()
+        tracker, gain, scores = goal.tracker(), RoundsWithoutGain(goal), list[float]()
         while len(self.rounds) < to and not self.diverged:
             scores += [goal.score(line.metrics) for line in self.rounds[len(scores) :]]
             held = tracker.add(scores).round is not None
@@ -181,7 +176,7 @@ class Trial:
         return self.x_after(r)
 
     def x_after(self, r: int) -> Vector:
-        """Return x after a round that was not kept before an interruption: it is run once more."""
+        """Return x after a round that was not kept before an interruption, by running again."""
         again = self.simulation(self.algorithm, self.problem, self.settings)
         *_, last = islice(again, r)
         x: Vector = last.x
@@ -263,7 +258,7 @@ class Run:
         return (0.0, median(self.scores[:r][-3:])) if self.cost is None else (1.0, -log(self.cost))
 
 
-class _RoundsWithoutGain:
+class RoundsWithoutGain:
     """Counts the rounds since the best one, looking at each round once."""
 
     def __init__(self, goal: Goal) -> None:

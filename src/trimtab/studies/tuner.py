@@ -8,7 +8,7 @@ from trimtab.core import Algorithm
 from trimtab.core.task import Note
 from trimtab.problems.clients import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
-from trimtab.studies.budget import Stopped
+from trimtab.studies.budget import Ledger, Stopped
 from trimtab.studies.entry import (
     Entry,
     SeedRun,
@@ -61,7 +61,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         study, spec = self.study, self.spec
-        self.ledger = study.budget.ledger()
+        self.ledger = Ledger(study.budget.gradients, study.budget.round_cost)
         self.goal = study.goal if spec.measured is None else study.goal.without_communication()
         self.search = Search(spec.space, self._trial, self.goal, study.R, self.ledger)
         self.entry = self._entry_of(spec.space.build(Point(spec.space.families[0], 0)))
@@ -132,7 +132,7 @@ class Tuner:
         self._again = again
 
     def _from_moved_start(self) -> Generator[RoundDone, None, Again]:
-        """Run the winner once more from a start that was moved by a millionth."""
+        """Run the winner again from a start that was moved by a millionth."""
         study, trial = self.study, self.winner.trial
         here = self.spec.measured or study.measured
         x, seed = trial.settings.x, trial.settings.seed

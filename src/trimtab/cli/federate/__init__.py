@@ -26,17 +26,20 @@ COMMANDS = {
     "leave": "Remove a site, between two rounds; its key is not accepted after that.",
     "model": "Write the model of the last committed round to OUT, for `trimtab.load`. OUT is a new "
     "folder, or a file NAME.safetensors, which gets NAME.json beside it.",
+    "readmit": "Ask a site again that sits out because its updates were refused.",
     "register": "Admit the site of a REQUEST, or its new key, and write the archive for it.",
     "renew": "Write a new server certificate; sites need nothing new. Then restart the server.",
     "resume": "Continue the experiment in DIR from its last committed round.",
+    "rollback": "Go back to the model of an earlier round of the experiment in DIR.",
     "server": "Run an algorithm over the sites of the federation in DIR.",
     "site": "Run the site of the folder DIR, which came in an archive, with the data at PATH.",
+    "site-log": "Show what has left the site of the folder DIR, and check its record.",
     "status": "Show the progress of the experiment in DIR.",
 }
 _HOMES = {
     **dict.fromkeys(("init", "server", "resume", "audit"), "operator"),
-    **dict.fromkeys(("status", "model", "join", "leave", "renew"), "folder"),
-    **dict.fromkeys(("site", "demo"), "site"),
+    **dict.fromkeys(("status", "model", "join", "leave", "renew", "rollback", "readmit"), "folder"),
+    **dict.fromkeys(("site", "site-log", "demo"), "site"),
     **dict.fromkeys(("enroll", "register", "approve", "fingerprint"), "keys"),
 }
 

@@ -82,6 +82,40 @@ def leave(folder: Path, name: str) -> None:
 
 @click.command()
 @folder_argument
+@click.argument("name")
+def readmit(folder: Path, name: str) -> None:
+    """Ask a site again that sits out because its updates were refused."""
+    from trimtab.federation.setup.operator import Federation
+    from trimtab.federation.storage.roster import RosterFile
+
+    RosterFile(Federation.read(folder).folder).readmit(name)
+    click.echo(f"{name} is asked again after the next round; if no server runs, at `resume`.")
+
+
+@click.command()
+@folder_argument
+@click.option("--to", "R", type=int, required=True, help="The round to go back to.")
+@experiment_option
+def rollback(folder: Path, R: int, experiment: str | None) -> None:
+    """Go back to the model of an earlier round of the experiment in DIR."""
+    from trimtab._files import Lock
+    from trimtab.federation.protocol.controls import roll_back
+    from trimtab.federation.setup.job import resume_job, state_of
+    from trimtab.federation.setup.operator import Federation
+
+    federation = Federation.read(folder)
+    _ = federation.problem  # It may register the algorithm.
+    job = resume_job(federation, state=state_of(folder, experiment))
+    with Lock(folder / job.state):
+        new = roll_back(folder / job.state, R, job.keep)
+    click.echo(
+        f"{job.experiment} is at round {new.r} again, in branch {new.branch}: continue with "
+        "`trimtab federate resume`."
+    )
+
+
+@click.command()
+@folder_argument
 @click.option("--host", help="New names and addresses of the server, separated by commas.")
 def renew(folder: Path, host: str | None) -> None:
     """Write a new server certificate; sites need nothing new. Then restart the server."""

@@ -35,6 +35,7 @@ from trimtab.cli.options import (
     live_option,
 )
 from trimtab.cli.output import LivePage, users_output
+from trimtab.federation.storage.journal import KEEP
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -115,6 +116,9 @@ def init(
     show_default=True,
     help="What to do when a site has lost its control variate.",
 )
+@click.option(
+    "--keep", type=int, default=KEEP, show_default=True, help="Commits that a rollback can go back."
+)
 @click.option("--bind", help="Address to listen on; else all, or loopback if that is the host.")
 @watching_options
 @json_option
@@ -129,6 +133,7 @@ def server(
     round_timeout: float,
     seed: int,
     on_lost_state: str,
+    keep: int,
     bind: str | None,
     log_json: bool,
     log_size: float | None,
@@ -158,6 +163,7 @@ def server(
         seed=seed,
         on_lost_state=on_lost_state,
         state="state" if experiment is None else state_of(folder, experiment),
+        keep=keep,
     )
     style = log_style(log_json, log_size)
     outcome = _serve(folder, job, bind, style, metrics_port, live)
@@ -172,6 +178,7 @@ def server(
 @click.option("--min-sites", type=int)
 @click.option("--round-timeout", type=float)
 @click.option("--on-lost-state", type=_LOST)
+@click.option("--restart-controls", is_flag=True, help="Start with c = 0 and all c_i = 0.")
 @click.option("--bind")
 @watching_options
 @json_option
@@ -179,6 +186,7 @@ def server(
 def resume(
     folder: Path,
     experiment: str | None,
+    restart_controls: bool,
     bind: str | None,
     log_json: bool,
     log_size: float | None,
@@ -188,10 +196,17 @@ def resume(
     **changes: Any,
 ) -> None:
     """Continue the experiment in DIR from its last committed round."""
+    from trimtab._files import Lock
+    from trimtab.federation.protocol import controls
     from trimtab.federation.setup.job import resume_job, state_of
     from trimtab.federation.setup.operator import Federation
 
-    job = resume_job(Federation.read(folder), state=state_of(folder, experiment), **changes)
+    federation = Federation.read(folder)
+    job = resume_job(federation, state=state_of(folder, experiment), **changes)
+    if restart_controls:
+        _ = federation.problem  # It may register the algorithm.
+        with Lock(folder / job.state):
+            controls.restart_controls(folder / job.state, job.keep)
     style = log_style(log_json, log_size)
     outcome = _serve(folder, job, bind, style, metrics_port, live)
     _show_summary(folder, job, outcome, as_json)

@@ -135,7 +135,7 @@ def page_of_job(folder: Path, job: "Job") -> Path:
 
 def page_so_far(folder: Path, job: "Job") -> str:
     """Return the live page of the committed rounds."""
-    from trimtab.federation.storage.summary import read_summary
+    from trimtab.federation.storage.journal import read_summary
     from trimtab.report.federation import read_federation
     from trimtab.report.page import empty_page, page_of
 

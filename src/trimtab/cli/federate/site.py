@@ -57,6 +57,33 @@ def site(
         LOGGER.info(f"site {process.site_folder.name} has stopped.")
 
 
+@click.command("site-log")
+@folder_argument
+@json_option
+def site_log(folder: Path, as_json: bool) -> None:
+    """Show what has left the site of the folder DIR, and check its record."""
+    from trimtab.federation.setup.site import SiteFolder
+    from trimtab.federation.storage.journal import SENT, read_chain
+    from trimtab.federation.storage.policy import read_policy
+
+    path, policy = SiteFolder.read(folder).state / SENT, read_policy(folder)
+    lines = [entry.line for entry in read_chain(path)]
+    if as_json:
+        click.echo(json.dumps(lines, indent=2))
+        return
+    for line in lines:
+        what = f"{line['kind']} of round {line['r']}" if "r" in line else line["kind"]
+        metrics = f", with {', '.join(line['metrics'])}" if "metrics" in line else ""
+        place = f"experiment {line['experiment']}, branch {line['branch']}"
+        click.echo(f"{line['time']} {what}: {place}{metrics}")
+    ours = [line for line in lines if line["problem"] == policy.problem]
+    for name, limit, spent in (
+        ("branches", policy.branches, sum(line["kind"] == "branch" for line in ours)),
+        ("replies with metrics", policy.metrics, sum("metrics" in line for line in ours)),
+    ):
+        click.echo(f"{spent} of {limit} {name} for this problem file")
+
+
 @click.command()
 @click.option("--data", type=path_type, help="Folder of data files.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the initial model.")

@@ -23,9 +23,10 @@ from trimtab.federation.processes.operator import OperatorProcess
 from trimtab.federation.processes.ports import free_port
 from trimtab.federation.setup.job import read_job, resume_job, start_job
 from trimtab.federation.setup.operator import Federation, create
-from trimtab.federation.setup.site import unpack
+from trimtab.federation.setup.site import DRAWS, SERVERS_SEED, unpack
 from trimtab.federation.setup.status import RunSummary, summary_of
-from trimtab.federation.storage.summary import read_summary
+from trimtab.federation.storage.journal import read_summary
+from trimtab.federation.storage.keys import write_secret
 from trimtab.problems.data.images import digits
 from trimtab.problems.data.tables import heart_disease
 from trimtab.problems.partition import by_label
@@ -186,6 +187,7 @@ def _site(federation: Federation, name: str, folder: Path) -> Child:
     site_folder = folder / "sites" / name
     if not (site_folder / "site.json").exists():
         unpack(federation.archive(name), folder / "sites")
+        write_secret(site_folder / DRAWS, SERVERS_SEED)  # so that each run gives the same numbers
     return Child(
         f"site {name}",
         "trimtab.federation.processes.site:main",

@@ -35,11 +35,12 @@ from trimtab.federation.events import (
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
+from trimtab.federation.protocol.attempt import FederatedRound
+from trimtab.federation.protocol.checks import defined_metrics
 from trimtab.federation.protocol.controls import Audit, has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
-from trimtab.federation.protocol.inquiry import Terms
-from trimtab.federation.protocol.outcome import FederatedRound
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
@@ -49,7 +50,6 @@ from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport import Transport
 from trimtab.federation.transport.flower.fleet import Fleet
 from trimtab.federation.transport.flower.server import SuperLink
-from trimtab.problems.metrics import ranges_of
 from trimtab.problems.problem import own_metric
 
 log = logging.getLogger("trimtab.federation.processes")
@@ -181,6 +181,10 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     """Let sites in and out, as the operator's file says now."""
     roster = file.read()
     members = [member.name for member in coordinator.standing.members]
+    for name in set(roster.readmit) & set(members):
+        coordinator.readmit(name)
+        log.info(f"site {name} is asked again.")
+        file.readmitted(name)
     for name in roster.left(members):
         file.forget(name)  # A process was killed after the site had left and before this.
     leaving = [name for name in members if name in roster.leaving]
@@ -220,12 +224,13 @@ def coordinator_of(federation: Federation, job: Job) -> Coordinator:
         seed=job.seed,
         target=job.target,
         metric=metric,
-        ranges=ranges_of(problem.metrics, metric),
+        ranges=defined_metrics(problem),
         min_sites=min(job.min_sites, len(known)),
         round_timeout=job.round_timeout,
         on_lost_state=job.on_lost_state,  # type: ignore[arg-type]
         pause=2.0,
         terms=terms_of(federation),
+        keep=job.keep,
         norms=Layers.of(problem),
     )
 

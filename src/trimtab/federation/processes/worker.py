@@ -121,7 +121,7 @@ def _answer_all(folder: Path, data: Path, replies: IO[bytes]) -> None:
         limit_memory(policy)
         problem = site_folder.problem.site_problem(data, site_folder.batch)
         check_algorithms(policy)
-        site = Site(site_folder.state, site_folder.name, problem, policy)
+        site = Site(site_folder.state, site_folder.name, problem, policy, site_folder.draws())
     except ValueError as error:
         send(replies, Message(events.to_json(events.Failed.of(error))))
         sys.exit(2)

@@ -1,22 +1,30 @@
 """The invariant c = sum p_i c_i over all sites: audited, and kept when sites come, go or forget.
 
-All sums are in float64, whatever the model is.
+All sums are in float64, whatever the model is. A state that a site shows counts only if it has the
+digest that the server accepted.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from trimtab.commit import START, Accepted, digest
 from trimtab.core import State, leaves
 from trimtab.core.tree import control, with_control
 from trimtab.federation.message import arrays_of, check_arrays, filled
-from trimtab.federation.protocol.inquiry import Attempt, Inquiry
-from trimtab.federation.protocol.outliers import outliers
-from trimtab.federation.storage.ledger import Member, Standing
-from trimtab.federation.storage.states import START
+from trimtab.federation.protocol.checks import outliers
+from trimtab.federation.protocol.requests import Inquiry
+from trimtab.federation.storage.ledger import (
+    Ledger,
+    Member,
+    Standing,
+    kept_rounds,
+    read_standing,
+)
 
 _ABSURD = 1e6  # a c_i of norm > 1e6 max(1, |c|, |x|) is not taken
 
@@ -51,7 +59,7 @@ class ControlSum:
 
 
 def has_controls(standing: Standing) -> bool:
-    """Tell whether the algorithm keeps a c on the server and a c_i at each client."""
+    """Return whether the algorithm keeps a c on the server and a c_i at each client."""
     c, c_i = getattr(standing.server, "c", None), control(_first(standing))
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
@@ -72,8 +80,8 @@ def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
     off = nan if missing else float((c.double() - shown.total).norm())
     largest = max(shown.norms.values(), default=0.0)
     tolerance = torch.finfo(c.dtype).eps ** 0.5 * max(largest, peak, float(c.norm()))
-    norms = {name: [norm] for name, norm in shown.norms.items()}
-    suspects = {} if off <= tolerance else outliers(norms, max(1.0, float(c.norm())), ())
+    norms = {name: {"0": norm} for name, norm in shown.norms.items()}
+    suspects = {} if off <= tolerance else outliers(norms, max(1.0, float(c.norm())), {})
     return Audit(off, largest, missing, tolerance, suspects)
 
 
@@ -84,7 +92,8 @@ def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]
     shown = ControlSum(torch.zeros_like(control(first), dtype=torch.float64), {})
     for member, reply in inquiry.replies(standing, "control", members):
         c_i = control(first)
-        if reply.start != (member.accepted == START):
+        other = digest(reply.arrays) != member.accepted.digest and not reply.start
+        if other or reply.start != (member.accepted.tag == START):
             inquiry.turn_away(member.name, "it shows another state than the accepted one")
             continue
         if not reply.start:
@@ -100,7 +109,7 @@ def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]
 
 
 def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing | None:
-    """Give those that lost their c_i one that makes the invariant hold, and count on it.
+    """Give the sites that lost their c_i one that makes the invariant hold, and accept it.
 
     c_i = (c - sum of p_j c_j over the others) / (sum of p_i over the lost): one site gets its own
     back up to rounding, several share what c lacks. None if a site does not answer that must.
@@ -112,11 +121,12 @@ def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing |
     share, c = sum(standing.p[name] for name in lost), standing.server.c
     c_i = ((c.double() - shown.total) / share).to(c.dtype)
     members = [member for member in standing.members if member.name in lost]
-    attempt = Attempt.fresh(inquiry.clock)
-    state = with_control(_first(standing), c_i)  # what stages remember begins anew
-    replies = inquiry.replies(standing, "restore", members, arrays_of(state), attempt)
+    state = with_control(_first(standing), c_i)  # What stages remember starts again.
+    given = Accepted(inquiry.tag, digest(arrays_of(state)))
+    replies = inquiry.replies(standing, "restore", members, arrays_of(state))
     names = [member.name for member, _ in replies]
-    return replace(standing, members=standing.accepting(attempt.tag, names)) if names else None
+    accepted = standing.accepting(dict.fromkeys(names, given))
+    return replace(standing, members=accepted) if names else None
 
 
 def joined(standing: Standing, name: str, weight: float) -> Standing:
@@ -135,34 +145,27 @@ def joined(standing: Standing, name: str, weight: float) -> Standing:
 
 
 def left(standing: Standing, inquiry: Inquiry, name: str) -> Standing:
-    """Return the standing with one site fewer: c <- (W c - w c_i) / (W - w).
+    """Return the standing with one site fewer: c is the sum over the others, in their new weights.
 
-    If the site that leaves cannot be asked for its c_i, all the others are asked for theirs.
+    The site that leaves is not asked, since nothing verifies what it would show. If one of the
+    others does not answer, a new epoch begins.
     """
-    leaver = standing.member(name)
+    standing.member(name)
     others = tuple(member for member in standing.members if member.name != name)
     if not others:
         raise ValueError(f"{name!r} is the only site; end the experiment instead.")
     shrunk = replace(standing, members=others)
     if not has_controls(standing):
         return shrunk
-    p = standing.p
-    shown = sum_controls(standing, inquiry, [leaver])
-    if shown.names:
-        return _with_control(shrunk, (standing.server.c.double() - shown.total) / (1 - p[name]))
     shown = sum_controls(standing, inquiry, others)
-    missing = sorted({member.name for member in others} - shown.names)
-    if missing:
-        raise ValueError(
-            f"{name!r} does not show its state, so all others must, but {', '.join(missing)} did "
-            "not answer; repeat this when they are there."
-        )
-    return _with_control(shrunk, shown.total / (1 - p[name]))
+    if len(shown.names) < len(others):
+        return restarted(shrunk)
+    return _with_control(shrunk, shown.total / (1 - standing.p[name]))
 
 
 def restarted(standing: Standing) -> Standing:
     """Return the standing at a new epoch: x stays, all else is as at the start."""
-    members = tuple(replace(member, accepted=START) for member in standing.members)
+    members = tuple(replace(member, accepted=Accepted(), norms={}) for member in standing.members)
     server = standing.algorithm.init_server(standing.server.x)
     return replace(standing, server=server, members=members, epoch=standing.epoch + 1)
 
@@ -174,3 +177,47 @@ def _first(standing: Standing) -> State:
 def _with_control(standing: Standing, c: Tensor) -> Standing:
     server = standing.server._replace(c=c.to(standing.server.c.dtype))
     return replace(standing, server=server)
+
+
+# -- what the operator decides while the server is stopped
+
+
+def roll_back(folder: Path, R: int, keep: int) -> Standing:
+    """Commit the model and the accepted states of round R again, in a new branch; return them.
+
+    If sites joined or left since, the model of round R is kept, and a new epoch begins.
+    """
+    ledger, kept = Ledger(folder, keep), kept_rounds(folder)
+    now = ledger.standing
+    if now is None:
+        raise ValueError(f"{folder} holds no experiment; there is nothing to roll back.")
+    if now.r <= R:
+        raise ValueError(f"the last round is {now.r}; pass an earlier one than that.")
+    if R not in kept:
+        rounds = sorted(r for r in kept if r < now.r)
+        raise ValueError(
+            f"round {R} is not kept; {folder} has "
+            f"{', '.join(map(str, rounds)) or 'no earlier round'}."
+        )
+    then = read_standing(kept[R].parent, kept[R].name)
+    assert then is not None
+    facts = {"r": then.r, "server": then.server, "branch": now.branch + 1}
+    if [m.name for m in then.members] == [m.name for m in now.members]:
+        refused = {m.name: m.refused for m in now.members}
+        members = tuple(replace(m, refused=refused[m.name]) for m in then.members)
+        new = replace(now, **facts, members=members, epoch=then.epoch)
+    else:
+        new = restarted(replace(now, **facts))
+    ledger.commit(new, "rollback", **{"from": now.r})
+    assert ledger.standing is not None
+    return ledger.standing
+
+
+def restart_controls(folder: Path, keep: int) -> Standing:
+    """Commit a new epoch: x stays, c and all c_i start again at zero."""
+    ledger = Ledger(folder, keep)
+    if ledger.standing is None:
+        raise ValueError(f"{folder} holds no experiment; there are no controls to restart.")
+    new = restarted(replace(ledger.standing, branch=ledger.standing.branch + 1))
+    ledger.commit(new, "restart", sites=[])
+    return ledger.standing

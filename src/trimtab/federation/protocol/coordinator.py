@@ -2,28 +2,33 @@
 
 Presumed abort; the commit record is the server's checkpoint.
 
-1. A request to site i carries the broadcast, a tag and a clock that are fresh for each attempt, and
-   `accepted_i`, the tag of the last state that the server accepted from it.
-2. The site starts from the state tagged `accepted_i`; if it has none, it answers `mismatch` and
-   does nothing else. A request older than a state it keeps is refused as stale.
-3. The site computes, writes its new state durably under the fresh tag, and only then answers with
-   the update, the tag, and the tag it started from. It keeps that state, the accepted one, and the
-   two before; whatever else it has is of no account.
-4. The server takes one reply from each site, with this tag, upon the accepted state, and sound.
-   Late, doubled and stale ones are dropped. It spools each to disk at once, and adds them in the
-   order of the sites, so that neither memory nor bits depend on who is how fast.
-5. The server writes x, c and all accepted tags in one atomic checkpoint, then goes on.
-
-Invariant at every checkpoint: c = sum_i p_i c_i[accepted_i], and every site can still produce
-c_i[accepted_i]. A round that ends before its checkpoint, however it ends, never happened.
-
-In a round of several exchanges only those that answered the one before are asked, and the state
-becomes pending at the last. Algorithms without client state have nothing to accept.
+1. A request to site i carries the broadcast, the branch and number of the round, a tag that is
+   fresh for each attempt, the journal's head, and `accepted_i`, the tag and digest of the last
+   state that the server accepted from the site.
+2. The site starts from the state `accepted_i`; if it does not have it, it answers `mismatch` and
+   does nothing else.
+3. The site computes, writes its new state and its reply durably, and only then answers: with the
+   update, the tag and digest of the new state, and the tag that it started from. It keeps that
+   state, the accepted one, and the `keep` before.
+4. The server takes one reply from each site, with the attempt's tag, computed from the accepted
+   state, and valid. Late and doubled ones are dropped. It spools each to disk at once, and adds
+   them in the order of the sites, so that neither memory nor bits depend on their speed.
+5. The server writes x, c, all accepted tags with their digests and the journal's head in one atomic
+   checkpoint, then goes on.
+6. Invariant at every checkpoint: c = sum_i p_i c_i[accepted_i], and every site can still produce
+   c_i[accepted_i]. A round that ends before its checkpoint, however it ends, never happened.
+7. In a round of several exchanges only sites that answered the one before are asked; the state
+   becomes pending at the last. Algorithms without client state have nothing to accept.
+8. A state that a site shows later has the accepted digest, or does not count. A site that leaves is
+   not asked: c is the sum of the others' states, or a new epoch begins (c = 0, all c_i = 0).
+9. A site answers each (experiment, branch, round, exchange) once: the same broadcast again gets the
+   stored reply, another one is refused. A branch is a number that only rises. The server opens a
+   new one for a rollback, a restored backup, or a repeated round whose broadcast changed.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +40,7 @@ import torch
 
 from trimtab._files import Lock
 from trimtab.algorithms.registry import encode
+from trimtab.commit import digest
 from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
@@ -42,25 +48,35 @@ from trimtab.errors import Diverged
 from trimtab.federation.events import SiteReport, metrics_text
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
-from trimtab.federation.protocol.claims import NotBelieved, Ranges
-from trimtab.federation.protocol.cohort import Cohort, Reached, TooFew
-from trimtab.federation.protocol.commits import Commits
+from trimtab.federation.protocol.admission import enrol, hello
+from trimtab.federation.protocol.attempt import (
+    Cohort,
+    FederatedRound,
+    OtherBroadcast,
+    Outcome,
+    Reached,
+    TooFew,
+)
+from trimtab.federation.protocol.checks import (
+    NotBelieved,
+    Ranges,
+    is_reached,
+    mean_metrics,
+    report_of,
+)
 from trimtab.federation.protocol.controls import Audit
-from trimtab.federation.protocol.enrolment import enrol, hello
-from trimtab.federation.protocol.inquiry import Ask, Inquiry, Terms
-from trimtab.federation.protocol.measured import is_reached, mean_metrics, report_of
-from trimtab.federation.protocol.outcome import FederatedRound, Outcome
 from trimtab.federation.protocol.rehearsal import plan
+from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
 from trimtab.federation.protocol.statistics import Layers, save
-from trimtab.federation.storage import files
-from trimtab.federation.storage.files import CannotWrite
-from trimtab.federation.storage.ledger import Member, Standing
-from trimtab.federation.storage.spool import Spool
+from trimtab.federation.storage.files import CannotWrite, private_folder
+from trimtab.federation.storage.journal import KEEP
+from trimtab.federation.storage.ledger import SUSPENDED, Ledger, Member, Seen, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
 
-_LATELY, _OFTEN = 20, 4  # who lost its state >= 4 times in the last 20 commits sits out
+_LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
+_ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
@@ -70,10 +86,26 @@ class Coordinator:
     """One experiment, in a folder that belongs to this process alone.
 
     A folder that holds a checkpoint is continued: algorithm, sites, weights and seed must be the
-    same. x is where a new one starts; it is taken to the dtype that the sites compute in. A round
-    with fewer than `min_sites` sound replies is repeated. An upload whose norm is above
-    `norm_limit` times |x| (or 1, if |x| is less) is absurd. `on_lost_state`: a site whose state is
-    gone gets it back (`restore`), all controls begin anew (`restart`), or the run ends (`refuse`).
+    same.
+
+    folder: the coordinator's folder.
+    algorithm: the algorithm.
+    sites: the names of the sites, in the order of the clients.
+    x: where a new experiment starts; it is taken to the dtype that the sites compute in.
+    R: the number of rounds.
+    weights: the rule for p_i, "uniform" or "samples"; default uniform.
+    seed: of the algorithm's random numbers; default 0.
+    target: the metric to reach; default none.
+    metric: the metric that the target is of; default accuracy, or loss.
+    ranges: the metrics that the problem defines; default any.
+    min_sites: the fewest valid replies of a round, which is repeated with fewer; default 1.
+    round_timeout: seconds until a round is closed; default 3600.
+    on_lost_state: a site whose state is gone gets it back ("restore", the default), all controls
+        start again ("restart"), or the run ends ("refuse").
+    norm_limit: an upload above this times |x| (or 1, if |x| is less) is absurd; default 1e6.
+    pause: seconds between two attempts; default 5.
+    terms: returns the terms on which sites take part; a site with a policy needs them.
+    keep: how many checkpoints and states are kept for a rollback; default 10.
     """
 
     def __init__(
@@ -95,6 +127,7 @@ class Coordinator:
         norm_limit: float = 1e6,
         pause: float = 5.0,
         terms: Callable[[], Terms] | None = None,
+        keep: int = KEEP,
         norms: Layers | None = None,
     ) -> None:
         if len(set(sites)) != len(sites) or not sites:
@@ -109,22 +142,21 @@ class Coordinator:
         self.x, self.R, self.weights, self.seed = x, R, weights, seed
         self.target, self.min_sites, self.round_timeout = target, min_sites, round_timeout
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
-        self.metric = metric  # what the target is of; else accuracy, or loss
-        self.ranges = {} if ranges is None else ranges  # of the metrics that sites report
-        self.terms = terms  # upon which sites take part; a site with a policy wants them
+        self.metric, self.ranges, self.terms, self.keep = metric, ranges, terms, keep
         self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
         self.outcome: Outcome | None = None
         self._untold: dict[str, str] = {}
-        self._lock = Lock(files.private_folder(folder))
+        self._compared: set[str] = set()  # sites whose place in the journal was looked at
+        self._refused: tuple[int, set[str]] = 0, set()  # in the attempts at this round
+        self._lock = Lock(private_folder(folder))
         try:
-            self._commits = Commits(folder, pause)
-            self._commits.check_same(
+            self._ledger = Ledger(folder, keep)
+            self._ledger.check_same(
                 algorithm=encode(algorithm), sites=list(sites), weights=weights, seed=seed
             )
         except BaseException:
             self._lock.release()
             raise
-        self._spool = Spool(folder / "spool")
 
     def close(self) -> None:
         """Give the folder up."""
@@ -133,14 +165,14 @@ class Coordinator:
     @property
     def standing(self) -> Standing:
         """What was committed last."""
-        if self._commits.standing is None:
+        if self._ledger.standing is None:
             raise ValueError(f"{self.folder}: the experiment has not begun; run it first.")
-        return self._commits.standing
+        return self._ledger.standing
 
     @property
     def journal(self) -> list[dict[str, Any]]:
         """One line for each commit."""
-        return self._commits.lines
+        return self._ledger.lines
 
     # -- rounds
 
@@ -151,33 +183,50 @@ class Coordinator:
         how it ended.
         """
         self.outcome = None
-        while self._commits.standing is None:
-            self._commits.settle(partial(self._begin, ask))
+        while self._ledger.standing is None:
+            self._settle(partial(self._begin, ask))
+        if self._ledger.ahead:
+            self._settle(self._ledger.continue_journal)
+        if self.target is not None and not self.standing.testing:
+            raise ValueError(
+                f"target={self.target:g}, but no site has test data, without which none measures "
+                "anything; drop the target, or give one of them test data."
+            )
         reached = False
         while self.standing.r < self.R and not reached:
-            cohort, done = self._cohort(ask), None
+            cohort, done, pause = self._cohort(ask), None, True
             try:
                 done = self._round(cohort)
             except Reached:
                 reached = True
+            except OtherBroadcast:
+                why = f"round {cohort.r} is repeated with another broadcast"
+                self._settle(partial(self._ledger.open_branch, why))
+                pause = False
             except TooFew:
                 log.warning(
-                    "round %d has %d sound replies, fewer than min_sites=%d; it is repeated",
+                    "round %d has %d valid replies, fewer than min_sites=%d; it is repeated%s",
                     cohort.r,
                     len(cohort.alive),
                     self.min_sites,
+                    cohort.without,
                 )
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
+            self._refused = cohort.r, cohort.refused
             lost = cohort.inquiry.lost - self._forgetful()
             if lost:
-                self._commits.settle(partial(self._recover, ask, lost))
+                self._settle(partial(self._recover, ask, lost))
+            if gaps := self._unknown(cohort.inquiry.seen):
+                self._settle(partial(self._ledger.note_gap, gaps))
             if done is not None:
                 yield done
-            elif not reached:
+            elif not reached and pause:
                 sleep(self.pause)
+        tries = 0
         while self.outcome is None:
-            self._commits.settle(partial(self._end, ask, reached))
+            tries += 1
+            self._settle(partial(self._end, ask, reached, tries >= _ENDS))
 
     @torch.no_grad()
     def _round(self, cohort: Cohort) -> FederatedRound:
@@ -192,45 +241,43 @@ class Coordinator:
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
             raise Diverged(standing.algorithm, r)
-        names = [member.name for member in cohort.alive]
-        members = standing.members
-        if cohort.plan.stateful:
-            members = standing.accepting(cohort.attempt.tag, names)
-        done = FederatedRound(
-            r=r,
-            x=server.x,
-            server=server,
-            cohort=tuple(names),
-            bytes_down=cohort.bytes_down,
-            bytes_up=cohort.bytes_up,
-            seconds=perf_counter() - started,
-            drift=cohort.drift,
-            cosine=cohort.cosine,
-            metrics=cohort.metrics,
-            sites=cohort.reports,
-            absent=dict(cohort.inquiry.absent),
-        )
+        done = cohort.result(server, perf_counter() - started)
         facts = done.to_journal()
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
-        sizes = {name: report.tested for name, report in cohort.reports.items()}
-        new = replace(standing, server=server, members=members, r=r).with_sizes(sizes)
-        self._commits.commit(new, "round", **facts)
+        new = cohort.standing_after(server)
+        for name in set(new.summary.suspended) - set(standing.summary.suspended):
+            log.warning(
+                "site %s sits out from now on: its updates were refused in %d rounds in a row; "
+                "`trimtab federate readmit` or `leave`",
+                name,
+                SUSPENDED,
+            )
+        self._ledger.commit(new, "round", **facts)
         return done
 
     def _cohort(self, ask: Ask) -> Cohort:
         x = self.standing.server.x
+        refused = self._refused[1] if self._refused[0] == self.standing.r + 1 else set()
         return Cohort(
             self.standing,
             plan(self.standing.algorithm, x.numel(), x.dtype),
             self._inquiry(ask),
-            self._spool,
+            self._ledger,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
             target=self.target,
             metric=self.metric,
+            refused=refused,
         )
+
+    def _unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Return what sites were told that is not in the journal; of each site once in a run."""
+        new = {name: claim for name, claim in seen.items() if name not in self._compared}
+        gaps = unknown_places(new, self._ledger.digests, self.standing.branch)
+        self._compared |= gaps.keys()
+        return gaps
 
     # -- before, between and after
 
@@ -252,7 +299,7 @@ class Coordinator:
             raise ValueError(f"site {name!r} computes in {answers[name].dtype}, not in {x.dtype}.")
         if new.weights == "samples":
             new = controls.joined(self.standing, name, weight=answers[name].n)
-        self._commits.decide(new, "join", site=name, weights=new.p)
+        self._decide(new, "join", site=name, weights=new.p)
 
     def leave(self, ask: Ask, name: str) -> None:
         """Let a site go; it does not count from the next round on."""
@@ -261,7 +308,16 @@ class Coordinator:
                 f"{name!r} cannot leave: min_sites={self.min_sites} sites are needed; lower that."
             )
         new = controls.left(self.standing, self._inquiry(ask), name)
-        self._commits.decide(new, "leave", site=name, weights=new.p)
+        self._decide(new, "leave", site=name, weights=new.p)
+        Spool(self.folder / "spool").delete()  # It may hold an update of the site.
+
+    def readmit(self, name: str) -> None:
+        """Ask a site again whose updates were refused too often."""
+        self.standing.member(name)
+        members = tuple(
+            replace(m, refused=0, norms={}) if m.name == name else m for m in self.standing.members
+        )
+        self._decide(replace(self.standing, members=members), "readmit", site=name)
 
     def _begin(self, ask: Ask) -> None:
         """Enrol the sites, and make the first checkpoint."""
@@ -277,7 +333,7 @@ class Coordinator:
         )
         needed = len(members) if self.weights == "samples" else self.min_sites
         first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
-        self._commits.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
+        self._ledger.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
 
     def _forgetful(self) -> set[str]:
         """Return the sites that lose their state again and again: nothing is done for them now."""
@@ -295,7 +351,7 @@ class Coordinator:
                 "back from c and the other sites, or 'restart' to start all controls anew."
             )
         if self.on_lost_state == "restart" or not controls.has_controls(standing):
-            self._commits.commit(controls.restarted(standing), "restart", sites=sorted(lost))
+            self._ledger.commit(controls.restarted(standing), "restart", sites=sorted(lost))
             log.warning("the state of %s was gone; all controls start anew", names)
             return
         inquiry = self._inquiry(ask)
@@ -303,17 +359,20 @@ class Coordinator:
         if restored is None:
             log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
-            self._commits.commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
+            self._ledger.commit(restored, "restore", sites=sorted(lost - inquiry.absent.keys()))
             log.warning("the state of %s was gone; it is restored", names)
 
-    def _end(self, ask: Ask, reached: bool) -> None:
-        """Let the sites measure the last x; without enough of them it is not the end yet."""
+    def _end(self, ask: Ask, reached: bool, last: bool) -> None:
+        """Let the sites measure the last x; without enough of them they are asked again."""
         standing, reports = self.standing, dict[str, SiteReport]()
-        statistics = self.norms.gather(self._inquiry(ask), standing, self.min_sites)
-        if statistics is None:
+        self._ledger.ask_end("statistics", digest({"0": standing.server.x}))
+        statistics = self.norms.gather(self._inquiry(ask), self.standing, self.min_sites)
+        if statistics is None and not last:
             sleep(self.pause)
             return
-        arrays = arrays_of((standing.server.x, *statistics.values()))
+        arrays = arrays_of((standing.server.x, *(statistics or {}).values()))
+        self._ledger.ask_end("evaluate", digest(arrays))
+        standing = self.standing
         inquiry = self._inquiry(ask)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
@@ -322,7 +381,7 @@ class Coordinator:
                 inquiry.turn_away(member.name, str(error))
                 continue
             log.info("site %s: %s", member.name, metrics_text(reports[member.name].metrics))
-        if len(reports) < self.min_sites:
+        if len(reports) < self.min_sites and not last:
             log.warning(
                 "%d sites measured the last x, fewer than min_sites=%d; they are asked again",
                 len(reports),
@@ -335,15 +394,31 @@ class Coordinator:
             log.warning("the last metrics are without some sites (%s)", without)
         metrics = mean_metrics(list(reports.values()))
         reached = reached or is_reached(reports, self.target, self.metric, standing.testing)
-        save(self.folder, standing.r, statistics)
-        self._commits.commit(standing, "end", metrics=metrics, reached=reached)
+        save(self.folder, standing.r, statistics or {})
+        self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
+        Spool(self.folder / "spool").delete()
         self.outcome = Outcome(standing.r, reached, metrics)
 
     def _inquiry(self, ask: Ask) -> Inquiry:
         terms = None if self.terms is None else self.terms()
-        return Inquiry(
-            *(ask, self.round_timeout, self._commits.clock, self.ranges, terms, self._untold)
-        )
+        return Inquiry(ask, self.round_timeout, self.ranges, terms, self._untold, self.keep)
+
+    # -- commits
+
+    def _decide(self, standing: Standing, kind: str, **facts: Any) -> None:
+        """Commit what the operator wants; raise ValueError if it did not happen."""
+        try:
+            self._ledger.commit(standing, kind, **facts)
+        except CannotWrite as error:
+            raise ValueError(f"{error}, then repeat this.") from None
+
+    def _settle(self, action: Callable[[], None]) -> None:
+        """Do what ends with a commit; wait for a disk that cannot be written."""
+        try:
+            action()
+        except CannotWrite as error:
+            log.error("%s; this is repeated", error)
+            sleep(self.pause)
 
 
 class LostState(ValueError):

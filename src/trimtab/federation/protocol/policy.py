@@ -11,7 +11,7 @@ from typing import Any
 from trimtab.algorithms.registry import kind
 from trimtab.core.hyper import Epochs, settings_of
 from trimtab.federation.message import Message
-from trimtab.federation.protocol.claims import shown
+from trimtab.federation.protocol.checks import shown
 from trimtab.federation.storage.policy import Policy
 
 LocalSteps = Callable[[int | Epochs], int]

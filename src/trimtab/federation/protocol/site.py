@@ -1,15 +1,17 @@
 """A site: its half of the commit protocol that `coordinator.py` states.
 
-The site keeps what it answered with (its new state) durably before it answers. Whether that state
-counts, it learns from the next request: `accepted` is the tag of the state the server counts on.
+The site keeps its new state and its reply durably before it answers. Whether that state counts, it
+learns from the next request: `accepted` is the tag of the state that the server counts on.
 """
 
+import hmac
 import logging
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from secrets import randbelow
 from threading import Lock as ThreadLock
 from time import perf_counter
 from typing import Any
@@ -19,12 +21,14 @@ from torch import Tensor
 
 from trimtab._files import Lock, plain
 from trimtab.algorithms.registry import decode
+from trimtab.commit import START, Accepted, Mismatch, States, digest, settle
 from trimtab.core import State, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.oracle import ClientOracle, client_random
 from trimtab.core.threads import one_thread
 from trimtab.federation.log import printable
 from trimtab.federation.message import (
+    BadMessage,
     Message,
     NotFinite,
     ReplyStatus,
@@ -35,7 +39,8 @@ from trimtab.federation.message import (
     this_trimtab,
     versions,
 )
-from trimtab.federation.protocol.claims import shown
+from trimtab.federation.protocol.answers import Answers, Refusal, identity_of
+from trimtab.federation.protocol.checks import shown
 from trimtab.federation.protocol.policy import (
     LocalSteps,
     OutsidePolicy,
@@ -48,9 +53,9 @@ from trimtab.federation.protocol.policy import (
 )
 from trimtab.federation.protocol.rehearsal import Plan, plan
 from trimtab.federation.protocol.statistics import Layers
-from trimtab.federation.storage import files
+from trimtab.federation.storage.files import CannotWrite, private_folder, writing
+from trimtab.federation.storage.journal import MOST_KEPT
 from trimtab.federation.storage.policy import Policy
-from trimtab.federation.storage.states import START, StateFile, States
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.problem import Supervised
 from trimtab.simulation.executors import choose
@@ -59,27 +64,34 @@ from trimtab.simulation.executors.executor import local_steps_of
 log = logging.getLogger("trimtab.federation.protocol")
 
 _WORD = re.compile(r"[0-9a-z]{1,40}")
-_MOST = 1 << 63  # whole numbers of a request are <= this
-_OF_WORK = {
-    "exchange": 16,
-    "r": 1 << 53,
-    "seed": 1 << 64,
-}  # these of one for work are, too
+_DIGEST = re.compile(r"[0-9a-f]{64}|")
+_DIGITS = 3  # A metric leaves the site with 3 significant digits.
+# Whole numbers of every request, and of one for work, are at most this.
+_NUMBERS = {"index": 1 << 53, "branch": 1 << 53, "commit": 1 << 53, "keep": MOST_KEPT}
+_OF_WORK = {"exchange": 16, "r": 1 << 53, "seed": 1 << 64}
 
 
 class Site:
     """One site: its data, and its states in a folder that belongs to this process alone.
 
-    `problem` is a Problem in which this site is the client of the number that the server gives it.
-    `policy` is what the server may ask; without one, whatever it likes.
+    folder: where states and the record of answers are.
+    name: the site's name.
+    problem: a Problem in which this site is the client of the number that the server gives it.
+    policy: what the server may ask; default anything.
+    secret: mini-batches, dropout and noise are drawn from it. Without one they are drawn from the
+        server's seed, which gives the simulator's bits, and the server knows each mini-batch.
     """
 
     def __init__(
-        self, folder: Path, name: str, problem: Problem, policy: Policy | None = None
+        self,
+        folder: Path,
+        name: str,
+        problem: Problem,
+        policy: Policy | None = None,
+        secret: bytes | None = None,
     ) -> None:
         self.folder, self.name, self.problem, self.policy = folder, name, problem, policy
-        self._dtype = problem.x0().dtype
-        self._between: tuple[str, State] | None = None  # two exchanges of one round: tag and state
+        self._dtype, self._secret = problem.x0().dtype, secret
         self._one = ThreadLock()
         self._kinds: dict[str, Callable[[Message], Message]] = {
             "hello": self._hello,
@@ -89,7 +101,8 @@ class Site:
             "control": self._control,
             "restore": self._restore,
         }
-        self._lock = Lock(files.private_folder(folder))
+        self._lock = Lock(private_folder(folder))
+        self._answers = Answers(folder, policy)
 
     def close(self) -> None:
         """Give the folder up."""
@@ -104,17 +117,15 @@ class Site:
                     reply = self._kinds[request["kind"]](request)
             except NotFinite as error:
                 reply = _status(ReplyStatus.DIVERGED, why=str(error))
-            except files.CannotWrite as error:
+            except CannotWrite as error:
                 reply = _status(ReplyStatus.FAILED, why=f"{error}.")
-            except (_Refusal, OutsidePolicy) as error:
+            except Mismatch:
+                why = f"its state {request['accepted']}, which the server counts on, is not here."
+                reply = _status(ReplyStatus.MISMATCH, why=why)
+            except (Refusal, OutsidePolicy, BadMessage) as error:
                 reply = _status(ReplyStatus.REFUSED, why=str(error))
             except Exception as error:
-                if self.policy and is_out_of_memory(error):
-                    error = OutsidePolicy(f"{self.policy.lines['memory']}; it was not enough.")
-                log.exception("site %s cannot answer", self.name)
-                reply = _status(
-                    ReplyStatus.FAILED, why=f"{type(error).__name__}: {_first_line(error)}"
-                )
+                reply = self._failed(error)
         before = request.header.get("refused")
         if isinstance(before, str) and "why" not in reply.header:
             reply.header["why"] = (
@@ -122,9 +133,22 @@ class Site:
             )
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
-        known = {name: request.header.get(name) for name in ("kind", "tag", "experiment")}
+        names = ("kind", "tag", "experiment", "exchange")
+        known = {name: request.header[name] for name in names if name in request.header}
         known |= {"site": self.name} | this_trimtab()
+        if isinstance(known.get("experiment"), str):
+            known |= {"seen": self._answers.seen(known["experiment"])}
         return Message(reply.header | known, reply.arrays)
+
+    def _failed(self, error: Exception) -> Message:
+        """Return the class of an error and a number; its text may hold data, and stays here."""
+        if self.policy and is_out_of_memory(error):
+            why = f"{self.policy.lines['memory']}; it was not enough."
+            return _status(ReplyStatus.REFUSED, why=why)
+        number = randbelow(10**6)
+        log.exception("site %s cannot answer; error %d", self.name, number)
+        kind = printable(type(error).__name__, 40)
+        return _status(ReplyStatus.FAILED, why=f"{kind}; the site's log has it as error {number}.")
 
     # -- the kinds of requests
 
@@ -135,21 +159,21 @@ class Site:
         return _status(ReplyStatus.DONE, n=n, tested=tested, d=self.problem.d, dtype=dtype)
 
     def _work(self, request: Message) -> Message:
-        """Run one exchange of a round; at its last, keep the new state before answering."""
+        """Run one exchange of a round, or return the reply that was sent before."""
         started, number = perf_counter(), request["exchange"]
         like = self._plan(at(self._algorithm(request), request["r"]))
-        exchange = like.exchanges[number]
+        if number >= len(like.exchanges):
+            raise Refusal(f"a round of {request['algorithm']['kind']} has no exchange {number}.")
+        exchange, last = like.exchanges[number], number + 1 == len(like.exchanges)
         x, broadcast = self._received(request, exchange.broadcast)
-        if like.stateful:
-            stale = self._stale(request)
-            if stale is not None:
-                return stale
-        state = self._state(request, like, x) if like.stateful else ()
-        if state is None:
-            return _mismatch(request)
-        telemetry = self._measured(request["index"], x) if number == 0 else {}
+        identity = identity_of(request, digest(request.arrays))
+        stored = self._answers.stored(request, identity)
+        if stored is not None:
+            return stored
+        state = self._state(request, like, x)
+        telemetry = self._measured(request, x) if number == 0 else {}
         measured = perf_counter()
-        index, seed, r = (request[name] for name in ("index", "seed", "r"))
+        index, seed, r = request["index"], self._seed(request), request["r"]
         draws = client_random(seed, index, r, number + 1)
         pace: LocalSteps = local_steps_of(self.problem, index, seed, r)
         if self.policy is not None:
@@ -158,114 +182,132 @@ class Site:
         upload, new = exchange.program(g, state, *broadcast)
         check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
         check_arrays("its new state", arrays_of(new), leaves(like.client))
-        if like.stateful:
-            self._keep(request, new, last=number + 1 == len(like.exchanges))
         telemetry |= {"base": request["accepted"], "seconds": perf_counter() - measured}
         telemetry |= {"seconds_measuring": measured - started}
-        return Message({"status": ReplyStatus.DONE} | telemetry, arrays_of(upload))
+        if like.stateful and last:
+            telemetry |= self._put(request, arrays_of(new), request["accepted"], "site:pending")
+        reply = Message({"status": ReplyStatus.DONE} | telemetry, arrays_of(upload))
+        self._answers.keep(request, identity, reply, None if last else arrays_of(new))
+        return reply
 
     def _evaluate(self, request: Message) -> Message:
-        """Measure x, with the statistics of BatchNorm that come with it."""
+        """Measure the model after the last round, with the statistics of BatchNorm beside it."""
         layers, arrays = Layers.of(self.problem), request.arrays
-        beside = layers.like() if len(arrays) > 1 else []
-        check_arrays("the server's x", arrays, [self._vector(), *beside])
-        with layers.given(self.problem, arrays):
-            return _status(ReplyStatus.DONE, **self._measured(request["index"], arrays["0"]))
+        _check(
+            "the server's x", arrays, [self._vector(), *(layers.like() if len(arrays) > 1 else [])]
+        )
+
+        def measured() -> Message:
+            with layers.given(self.problem, arrays):
+                return _status(ReplyStatus.DONE, **self._measured(request, arrays["0"]))
+
+        return self._once(request, measured)
 
     def _statistics(self, request: Message) -> Message:
         """Send the moments of BatchNorm's layers at x on the training data."""
-        check_arrays("the server's x", request.arrays, [self._vector()])
-        if not isinstance(self.problem, Supervised):
-            raise _Refusal("its problem has no layers.")
-        arrays = Layers.of(self.problem).sent(self.problem, request.arrays["0"], request["index"])
-        return Message({"status": ReplyStatus.DONE}, arrays)
+        _check("the server's x", request.arrays, [self._vector()])
+        problem = self.problem
+        if not isinstance(problem, Supervised):
+            raise Refusal("its problem has no layers.")
+        x, index = request.arrays["0"], request["index"]
+        return self._once(
+            request,
+            lambda: Message(
+                {"status": ReplyStatus.DONE}, Layers.of(problem).sent(problem, x, index)
+            ),
+        )
+
+    def _once(self, request: Message, answer: Callable[[], Message]) -> Message:
+        """Return the answer to a request that is answered once in a branch."""
+        identity = identity_of(request, digest(request.arrays))
+        reply = self._answers.stored(request, identity)
+        if reply is None:
+            reply = answer()
+            self._answers.keep(request, identity, reply)
+        return reply
 
     def _control(self, request: Message) -> Message:
-        """Show the state that the server counts on; look, and change nothing."""
-        if request["accepted"] == START:
+        """Show the state that the server counts on; change nothing."""
+        state = settle(self._states(request), _accepted(request))
+        self._answers.shown(request)
+        if state is None:
             return _status(ReplyStatus.DONE, start=True)
-        arrays = self._states(request).load(request["accepted"])
-        return (
-            _mismatch(request) if arrays is None else Message({"status": ReplyStatus.DONE}, arrays)
-        )
+        return Message({"status": ReplyStatus.DONE}, state)
 
     def _restore(self, request: Message) -> Message:
         """Take a state from the server in place of one that is gone."""
         like = self._plan(self._algorithm(request))
-        check_arrays("the server's state", request.arrays, leaves(like.client))
-        stale = self._stale(request)
-        if stale is not None:
-            return stale
-        restored = StateFile(request["clock"], request["tag"], START)
-        self._states(request).put(restored, request.arrays, "site:restored")
+        _check("the server's state", request.arrays, leaves(like.client))
+        self._put(request, request.arrays, START, "site:restored")
         return _status(ReplyStatus.DONE)
 
     # -- the states
 
-    def _stale(self, request: Message) -> Message | None:
-        """Refuse a request that is older than a state kept here: its `accepted` is history."""
-        seen = max((file.clock for file in self._states(request).every().values()), default=0)
-        if request["clock"] > seen:
-            return None
-        return _status(
-            ReplyStatus.STALE, seen=seen, why="a request came that is older than the state here."
+    def _state(self, request: Message, like: Plan, x: Vector) -> State:
+        """Return the state to start from; raise Mismatch if it is not here."""
+        if not like.stateful:
+            return ()
+        if request["exchange"] > 0:
+            return filled(like.client, self._answers.between(request))
+        arrays = settle(self._states(request), _accepted(request))
+        return (
+            self._algorithm(request).init_client(x)
+            if arrays is None
+            else filled(like.client, arrays)
         )
 
-    def _state(self, request: Message, like: Plan, x: Vector) -> State | None:
-        """Return the state to start from; None if it is not here."""
-        if request["exchange"] > 0:
-            tag, state = self._between or ("", ())
-            if tag != request["tag"]:
-                raise _Refusal("it was started anew between two exchanges of a round.")
-            return state
-        if request["accepted"] == START:
-            return self._algorithm(request).init_client(x)
-        arrays = self._states(request).load(request["accepted"])
-        return None if arrays is None else filled(like.client, arrays)
-
-    def _keep(self, request: Message, new: State, last: bool) -> None:
-        """Make a new state pending at the last exchange; remember it till then."""
-        if not last:
-            self._between = request["tag"], new
-            return
-        self._between = None
-        states, accepted = self._states(request), request["accepted"]
-        pending = StateFile(request["clock"], request["tag"], accepted)
-        states.put(pending, arrays_of(new), "site:pending")
-        states.trim(accepted, pending=pending.tag)
+    def _put(
+        self, request: Message, arrays: dict[str, Tensor], base: str, what: str
+    ) -> dict[str, str]:
+        """Keep a new state; return its tag and digest, as a reply has them."""
+        states, tag = self._states(request), request["tag"]
+        clock = 1 + max((file.clock for file in states.files().values()), default=0)
+        with writing(states.folder):
+            own = states.put(tag, arrays, base=base, clock=clock, what=what)
+            states.trim(tag)
+        return {"state": tag, "digest": own}
 
     def _states(self, request: Message) -> States:
-        return States(self.folder / request["experiment"])
+        return States(self.folder / request["experiment"], request["keep"])
+
+    def _seed(self, request: Message) -> int:
+        """Return the seed of this round's draws, which the server does not know."""
+        if self._secret is None:
+            return int(request["seed"])
+        place = f"{request['experiment']} {request['branch']} {request['r']}"
+        return int.from_bytes(hmac.digest(self._secret, place.encode(), "sha256")[:8])
 
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
         if not same_protocol(request.header):
             ours, theirs = versions(request.header)
-            raise _Refusal(
+            raise Refusal(
                 f"it has trimtab {ours}, the server {theirs}; install versions of one protocol."
             )
         if request["site"] != self.name:
             got = shown(request["site"])
-            raise _Refusal(f"it got a request for {got}; check the names of sites.")
+            raise Refusal(f"it got a request for {got}; check the names of sites.")
         if not isinstance(request["kind"], str) or request["kind"] not in self._kinds:
-            raise _Refusal(f"it knows no request of kind {shown(request['kind'])}.")
-        for name in ("experiment", "tag", "accepted"):
-            if not isinstance(request[name], str) or not _WORD.fullmatch(request[name]):
-                raise _Refusal(
-                    f"a request has the {name} {shown(request[name])}, which is no name."
-                )
-        numbers = {"clock": _MOST, "index": _MOST} | (_OF_WORK if request["kind"] == "work" else {})
+            raise Refusal(f"it knows no request of kind {shown(request['kind'])}.")
+        patterns = dict.fromkeys(("experiment", "tag", "accepted"), _WORD)
+        patterns |= dict.fromkeys(("digest", "head"), _DIGEST)
+        for name, pattern in patterns.items():
+            if not isinstance(request[name], str) or not pattern.fullmatch(request[name]):
+                raise Refusal(f"a request has the {name} {shown(request[name])}, which is no name.")
+        numbers = _NUMBERS | (_OF_WORK if request["kind"] == "work" else {})
         for name, most in numbers.items():
             value, least = request[name], -most if name == "seed" else 0
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-                raise _Refusal(f"a request has the {name} {shown(value)}, which is no number.")
+                raise Refusal(f"a request has the {name} {shown(value)}, which is no number.")
         if request["index"] >= self.problem.N:
-            raise _Refusal(
+            raise Refusal(
                 f"it is client {request['index']}, but its problem has N={self.problem.N}."
             )
         if self.policy is not None:
             self._check_policy(self.policy, request)
+        if request["kind"] != "hello":
+            self._answers.begin(request)
 
     def _check_policy(self, policy: Policy, request: Message) -> None:
         """Hold a request to the policy, before a round is even rehearsed."""
@@ -287,10 +329,10 @@ class Site:
         arrays = dict(request.arrays)
         x = arrays.get(request["x"])
         apart = arrays.pop("x", x)  # where the broadcast has x in parts only, it comes beside it
-        check_arrays("the server's broadcast", arrays, leaves(like))
+        _check("the server's broadcast", arrays, leaves(like))
         if apart is None:
-            raise _Refusal("a request came without x.")
-        check_arrays("the server's x", {"0": apart}, [self._vector()])
+            raise Refusal("a request came without x.")
+        _check("the server's x", {"0": apart}, [self._vector()])
         return apart, filled(like, arrays)
 
     def _vector(self) -> Tensor:
@@ -303,34 +345,42 @@ class Site:
         """Whether one intra-op thread is best, as in the simulator."""
         return choose(self.problem, S=1).threads == "one"
 
-    def _measured(self, index: int, x: Vector) -> dict[str, Any]:
-        """Return the metrics of x on the test part; on the training part if there is none."""
-        held_out = isinstance(self.problem, Supervised) and self.problem.has_test
-        metrics = self.problem.evaluate(x) if held_out else self.problem.evaluate(x, client=index)
-        return {"metrics": plain(metrics), "tested": self.sizes(index)[1]}
+    def _measured(self, request: Message, x: Vector) -> dict[str, Any]:
+        """Return the metrics of x on the test data, while the budget of metrics lasts."""
+        tested = self.sizes(request["index"])[1]
+        if not tested or not self._answers.measures(request):
+            return {"tested": tested}
+        if isinstance(self.problem, Supervised):
+            metrics = self.problem.evaluate(x)
+        else:  # What a problem of another class measures is in its file, which the site approved.
+            metrics = self.problem.evaluate(x, client=request["index"])
+        rounded = {
+            name: value if value is None else float(f"{value:.{_DIGITS}g}")
+            for name, value in plain(metrics).items()
+        }
+        return {"metrics": rounded, "tested": tested}
 
     def sizes(self, index: int) -> tuple[int, int]:
         """Return how many samples there are to train and to test on."""
         if not isinstance(self.problem, Supervised):
             return 1, 1
-        n = self.problem.clients.size(index)
-        return n, len(self.problem.test) if self.problem.has_test else n
+        tested = len(self.problem.test) if self.problem.has_test else 0
+        return self.problem.clients.size(index), tested
 
 
-class _Refusal(ValueError):
-    """A request that this site will not serve."""
+def _accepted(request: Message) -> Accepted:
+    return Accepted(request["accepted"], request["digest"])
+
+
+def _check(who: str, arrays: dict[str, Tensor], like: Any) -> None:
+    """Refuse arrays of the server that are not as expected."""
+    try:
+        check_arrays(who, arrays, like)
+    except NotFinite:
+        raise
+    except ValueError as error:
+        raise Refusal(str(error)) from None
 
 
 def _status(status: ReplyStatus, **facts: Any) -> Message:
     return Message({"status": status} | facts)
-
-
-def _mismatch(request: Message) -> Message:
-    return _status(
-        ReplyStatus.MISMATCH,
-        why=f"its state {request['accepted']}, which the server counts on, is not here.",
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0].rstrip(".") + "."

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from trimtab.core import Vector, nbytes
 from trimtab.federation.message import Message, check_arrays
-from trimtab.federation.protocol.claims import MOST_SAMPLES, NotBelieved
-from trimtab.federation.protocol.inquiry import Inquiry
-from trimtab.federation.storage import files
-from trimtab.federation.storage.ledger import Standing
+from trimtab.federation.protocol.checks import MOST_SAMPLES, NotBelieved
+from trimtab.federation.protocol.requests import Inquiry
+from trimtab.federation.storage.files import writing
+from trimtab.federation.storage.ledger import Standing, read, write
 from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batch_norm import Found, Moments, buffers_of, pooled
 from trimtab.problems.supervised.problem import Supervised
@@ -113,8 +113,8 @@ def save(folder: Path, r: int, statistics: dict[str, Tensor]) -> None:
     """Keep the statistics of x after round r beside the checkpoint."""
     if not statistics:
         return
-    with files.writing(folder):
-        files.write(folder / FILE, Message({"r": r}, statistics), "server:statistics")
+    with writing(folder):
+        write(folder / FILE, Message({"r": r}, statistics), "server:statistics")
 
 
 def saved(folder: Path, problem: Problem, r: int) -> AbstractContextManager[None]:
@@ -122,7 +122,7 @@ def saved(folder: Path, problem: Problem, r: int) -> AbstractContextManager[None
     if not isinstance(problem, Supervised) or not problem.model.norms:
         return nullcontext()
     try:
-        found = files.read(folder / FILE)
+        found = read(folder / FILE)
     except FileNotFoundError:
         found = Message({"r": None})
     if found["r"] != r:

@@ -16,9 +16,15 @@ from trimtab._version import RESULTS, __version__
 from trimtab.errors import BadArgument, InUse
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import check_fields, check_name
-from trimtab.federation.storage.journal import read_all
-from trimtab.federation.storage.seal import read_sealed, write_sealed
-from trimtab.federation.storage.summary import CHECKPOINT, read_summary
+from trimtab.federation.storage.files import read_sealed, write_sealed
+from trimtab.federation.storage.journal import (
+    CHECKPOINT,
+    JOURNAL,
+    KEEP,
+    MOST_KEPT,
+    read_chain,
+    read_summary,
+)
 
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
@@ -37,6 +43,7 @@ class Job:
     seed: int
     on_lost_state: str
     state: str  # the folder of the coordinator's state
+    keep: int  # checkpoints and states that are kept for a rollback
     trimtab: str = __version__
     results: int = RESULTS
 
@@ -64,7 +71,7 @@ class Job:
 _POLL = 0.5  # seconds between two looks whether another experiment has ended
 _FIELDS = {
     **dict.fromkeys(("kind", "on_lost_state", "state", "trimtab"), str),
-    **dict.fromkeys(("R", "min_sites", "seed", "results"), int),
+    **dict.fromkeys(("R", "min_sites", "seed", "results", "keep"), int),
     "algorithm": dict,
     "target": int | float | None,
     "round_timeout": int | float,
@@ -137,6 +144,7 @@ def start_job(
     seed: int = 0,
     on_lost_state: str = "restore",
     state: str = "state",
+    keep: int = KEEP,
 ) -> Job:
     """Write down what is to be run, and return it; a folder of states holds one experiment."""
     from trimtab.algorithms.registry import encode
@@ -161,6 +169,7 @@ def start_job(
         seed=seed,
         on_lost_state=on_lost_state,
         state=state,
+        keep=keep,
     )
     check_job(job, len(federation.sites))
     write_sealed(_run_file(federation, state), job.to_json())
@@ -217,7 +226,7 @@ def check_checkpoint(folder: Path) -> None:
 
     A line is written before its checkpoint, so one line alone may be of a start that never was.
     """
-    if read_summary(folder) is None and any(line["commit"] > 1 for line in read_all(folder)):
+    if read_summary(folder) is None and len(read_chain(folder / JOURNAL)) > 1:
         raise ValueError(
             f"{folder} has a journal of rounds, but its {CHECKPOINT} is gone; restore it from a "
             "backup, or begin anew in another folder with `trimtab federate init`."
@@ -236,6 +245,10 @@ def check_job(job: Job, sites: int) -> None:
             "{min_sites:{n}}: the federation has {count} sites; pass 1 to {count}.",
             n=job.min_sites,
             count=sites,
+        )
+    if not 0 <= job.keep <= MOST_KEPT:
+        raise BadArgument(
+            "keep", "{keep:{n}}; pass a number from 0 to {most}.", n=job.keep, most=MOST_KEPT
         )
     if not job.round_timeout > 0:
         raise BadArgument(

@@ -255,7 +255,8 @@ def save_model(
     for path in (weights, about):
         if path.exists():
             raise ValueError(f"{path} exists; pass another name.")
-    measured = [line for line in read_journal(state, standing) if line.get("metrics")]
+    lines = read_journal(state, standing)
+    measured = [line for line in lines if line.get("metrics") and line["r"] <= standing.r]
     card = Card(
         data=federation.folder.name,
         algorithm=kind(standing.algorithm).name,

@@ -23,9 +23,9 @@ from trimtab._files import write_file, write_json
 from trimtab._version import __version__
 from trimtab.errors import BadArgument
 from trimtab.federation.storage import keys
+from trimtab.federation.storage.files import read_sealed, sealed_text
 from trimtab.federation.storage.policy import approved_digest
 from trimtab.federation.storage.roster import REQUEST_DAYS
-from trimtab.federation.storage.seal import read_sealed, sealed_text
 
 if TYPE_CHECKING:
     from trimtab.federation.setup.problem_file import ProblemFile
@@ -38,6 +38,7 @@ _FIELDS = {**dict.fromkeys(("name", "federation", "server"), str), "batch": int 
 _SINCE_2 = dict.fromkeys(("key", "authority", "until"), str)
 REQUEST = "request.json"
 KEY, NEXT_KEY = "site.key", "site.key.next"
+DRAWS, SERVERS_SEED = "draws.key", b"draw from the seed of the server\n"
 _OF_REQUEST = ("name", "federation", "made", "nonce", "public_key", "signature", "vouched")
 _LONGEST = 10_000  # bytes of a request
 # An archive has four files and their folder. The limits are far above what ours need, and low
@@ -85,6 +86,19 @@ class SiteFolder:
         from trimtab.federation.setup.problem_file import ProblemFile  # it imports torch
 
         return ProblemFile(self.folder / "problem.py", approved_digest(self.folder))
+
+    def draws(self) -> bytes | None:
+        """Return the secret of mini-batches, dropout and noise; make it if there is none.
+
+        None if the site's own file says to draw from the server's seed: then a run gives the
+        simulator's bits, and the server knows each mini-batch. Only demonstrations do that.
+        """
+        path = self.folder / DRAWS
+        if not path.exists():
+            keys.write_secret(path, token_bytes(32))
+        keys.check_private(path)
+        content = path.read_bytes()
+        return None if content == SERVERS_SEED else content
 
     def check_keys(self) -> None:
         """Refuse a key or an authority that is not the one in site.json, or not private."""

@@ -9,9 +9,8 @@ from trimtab._files import plain, read_json
 from trimtab.federation.events import AuditDone, Ended, Metrics
 from trimtab.federation.setup.job import read_job, state_of, states_of
 from trimtab.federation.setup.operator import Federation
-from trimtab.federation.storage.journal import read_lines
+from trimtab.federation.storage.journal import Summary, read_lines, read_summary, rounds_of
 from trimtab.federation.storage.keys import check_certificate, fingerprint
-from trimtab.federation.storage.summary import Summary, read_summary
 
 CONTACTS = Path("run") / "contacts.json"  # when each site was last heard of
 
@@ -85,8 +84,7 @@ def progress(folder: Path) -> Progress | None:
     summary = read_summary(folder)
     if summary is None:
         return None
-    lines = read_lines(folder, summary.commit)
-    return Progress(summary, [line for line in lines if line["kind"] == "round"])
+    return Progress(summary, rounds_of(read_lines(folder, summary.head)))
 
 
 def status_of(folder: Path, experiment: str | None = None) -> Status:

@@ -14,11 +14,12 @@ from typing import Any
 
 from trimtab._files import Lock
 from trimtab.errors import BadArgument, InUse
+from trimtab.federation.storage.files import read_sealed, write_sealed
 from trimtab.federation.storage.keys import SITE_DAYS, expiry_warning, fingerprint
-from trimtab.federation.storage.seal import read_sealed, write_sealed
 
 FILE = "federation.json"
 OPTIONAL = {"leaving": list, "former": dict, "removed": list, "until": dict, "requests": dict}
+OPTIONAL |= {"readmit": list}
 REQUEST_DAYS = 30  # A request that is older is refused, and its nonce need not be kept any longer.
 _PATIENCE = 10.0  # seconds; a change takes less than one, so a longer wait means a stuck process
 
@@ -33,6 +34,7 @@ class Roster:
     removed: tuple[str, ...] = ()  # names of sites that left
     until: Mapping[str, str] = field(default_factory=dict)  # when each site's key expires
     requests: Mapping[str, str] = field(default_factory=dict)  # used nonces, when they were made
+    readmit: tuple[str, ...] = ()  # sites that are asked again although updates were refused
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Roster":
@@ -44,6 +46,7 @@ class Roster:
             removed=tuple(content.get("removed", ())),
             until=dict(content.get("until", {})),
             requests=dict(content.get("requests", {})),
+            readmit=tuple(content.get("readmit", ())),
         )
 
     @property
@@ -163,6 +166,20 @@ class RosterFile:
             if not set(roster.remaining) - {name}:
                 raise ValueError(f"{name!r} is the only site left; end the experiment instead.")
             content["leaving"] = list(dict.fromkeys((*roster.leaving, name)))
+
+    def readmit(self, name: str) -> None:
+        """Note that a site whose updates were refused is to be asked again."""
+        with self._changing() as content:
+            roster = Roster.from_json(content)
+            if name not in roster.sites:
+                known = ", ".join(roster.sites)
+                raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+            content["readmit"] = list(dict.fromkeys((*roster.readmit, name)))
+
+    def readmitted(self, name: str) -> None:
+        """Note that a site is asked again."""
+        with self._changing() as content:
+            content["readmit"] = [other for other in content["readmit"] if other != name]
 
     def forget(self, name: str) -> None:
         """Delete a site that has left; its key is refused from now on."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trimtab.federation.transport")
 
-_POLL = 0.05  # a reply is noticed <= this many seconds after it came
+_POLL = 0.02  # between two looks, each of which waits until something comes
 _LOOK = 2.0  # a node that was started anew is noticed <= this many seconds later
 _TIMES = (
     3.0  # after enough replies the others are waited for <= 3 times as long as the slowest took

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
@@ -36,6 +37,8 @@ _DRAIN = 256 << 10  # a refused body of <= 256 KiB is read, or its sender sees a
 _ANNOUNCED = 4 << 20  # the body that announces a reply has <= 4 MiB: 100 bytes for each object
 _SHORT = 64 << 10  # of any other request
 _HOLD = 20.0  # a look for requests waits <= 20 s; Flower's client gives up after 30
+_HOLD_ROUNDS = 0.5  # the rounds wait <= 0.5 s, since a round may end meanwhile
+_REPLIES_PATH = "/v1/runtime/pull-messages"
 _LOOK = 5.0  # meanwhile it looks again at least every 5 s
 _REPLIES = 4  # a site replies <= this many times to a request: a reply may be sent anew
 _REQUESTS = 16  # the objects of a site's last <= 16 requests may be pulled
@@ -62,7 +65,8 @@ class Guard:
         )
         self._replied: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=64))
         self._looking: dict[str, object] = {}  # the look of each site that is held; one at a time
-        self._pushed = asyncio.Event()
+        self._pushed = asyncio.Event()  # by the rounds: a new one after each message
+        self._came = asyncio.Event()  # from a site: a reply, or a part of one
 
     def traffic(self) -> Traffic:
         """Return the bytes of all sites so far."""
@@ -71,7 +75,14 @@ class Guard:
     # -- requests
 
     async def local(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the server's own processes; a message of the rounds ends the wait of sites."""
+        """Serve the server's own processes; a message of the rounds ends the wait of sites.
+
+        The rounds, too, wait for replies here: a look of theirs costs both processes time.
+        """
+        if scope["type"] == "http" and scope["path"] == _REPLIES_PATH:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._came.wait(), _HOLD_ROUNDS)
+            self._came.clear()
         await self.app(scope, receive, _patient(send))
         # The rounds push all requests of an exchange in one message, so sites look again once.
         if scope["type"] == "http" and scope["path"].endswith("/runtime/push-messages"):
@@ -116,6 +127,7 @@ class Guard:
         path = scope["path"].removeprefix(FLEET)
         if path == "push-object":  # the only one that may be large: it is not read here
             await self.app(scope, receive, send)
+            self._came.set()
             return
         body = await _read(receive)
         again = _again(body, receive)
@@ -133,6 +145,8 @@ class Guard:
                 await _reply(send, 200, b"")  # as Flower answers when there is no such object
                 return
         await self.app(scope, again, send)
+        if path == "push-messages":
+            self._came.set()
 
     def _check_length(self, where: str, path: str, headers: Mapping[str, str]) -> None:
         most = _SHORT
