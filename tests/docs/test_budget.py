@@ -25,19 +25,19 @@ BUDGET = {
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
-    "diagnosis": (5274, 21),
+    "diagnosis": (5272, 21),
     "federation": (9891, 52),
     "flower": (498, 3),
     "problems": (10063, 46),
     "report": (2719, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5314, 20),
+    "studies": (5321, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 52_004  # lines
+TESTS = 52_017  # lines
 
 
 def files_of(folder):

@@ -227,6 +227,16 @@ def test_statistics_are_estimated_once_for_a_point(monkeypatch):
     assert len(calls) == 3
 
 
+def test_data_in_the_place_of_several_clients_are_passed_once(monkeypatch):
+    problem, calls = problem_of(sizes=(8,)), []
+    problem = problem.replace(clients=[clients()[1]] * 5)
+    found = problem._statistics.found
+    monkeypatch.setattr(problem._statistics, "found", lambda *a: calls.append(a) or found(*a))
+    pool, own = problem.statistics(problem.x0()), problem.statistics(problem.x0(), client=3)
+    assert len(calls) == 2  # one for all five, and one for client 3
+    torch.testing.assert_close(pool["1.running_var"], own["1.running_var"])
+
+
 # -- evaluation
 
 

@@ -148,8 +148,6 @@ def _tuner(case: Case, one: Expected) -> Tuner:
         specs=[spec],
         R=RULES.rounds,
         rounds=rounds,
-        folder=None,
-        resume=False,
     )
     tuner = Tuner(study, spec)
     # After a few rounds of many, small steps look better than those that arrive first.
