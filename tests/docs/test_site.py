@@ -179,7 +179,7 @@ def test_the_search_finds_batchnorm(opened):
     tab.locator("input.md-search__input").fill("BatchNorm")
     result = tab.locator(".md-search-result__link").first
     result.wait_for()
-    assert "BatchNorm" in result.inner_text()
+    assert "BatchNorm" in tab.locator(".md-search-result__list").text_content()
     result.click()
     tab.wait_for_url("**h=batchnorm*")
     assert "BatchNorm" in tab.locator("article").inner_text()
