@@ -100,7 +100,7 @@ def test_one_flipped_bit_of_x_stops_the_server_and_the_status(federation, refuse
 
 
 def test_one_flipped_bit_of_a_control_is_a_lost_state_and_the_log_says_so(federation, caplog):
-    accepted = federation.server.standing.member("site1").accepted
+    accepted = federation.server.standing.member("site1").accepted.tag
     folder = federation.folder / "site1" / federation.server.standing.experiment
     (path,) = folder.glob(f"*-{accepted}-*")
     data = path.read_bytes()
