@@ -105,7 +105,7 @@ def committed(folder: Path, head: str) -> tuple[list[Entry], int]:
     path = folder / JOURNAL
     entries = read_chain(path)
     places = [number for number, entry in enumerate(entries) if entry.digest == head]
-    if not places and (not entries or entries[0].before == head):
+    if not places and (not path.exists() or (entries and entries[0].before == head)):
         return [], 0  # The file is missing, or was moved away.
     if not places:
         raise damaged(path, "the line of the last commit is missing or was altered")
