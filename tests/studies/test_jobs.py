@@ -361,7 +361,7 @@ def test_the_start_of_a_worker_counts_as_time_of_its_stage(tmp_path, file, alone
         split=0.1,
         baselines=False,
     )
-    study = Study(settings, tmp_path / "study", resume=False)
+    study = Study.of(settings, tmp_path / "study", resume=False)
     study.open()
 
     class Slow:

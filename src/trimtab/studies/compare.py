@@ -144,7 +144,7 @@ def compare(
         folder = None if out is None else Path(out)
         if portable is not None and folder is None:
             folder = Path(at_end.enter_context(TemporaryDirectory(prefix="trimtab-")))
-        study = Study(settings, folder, resume)
+        study = Study.of(settings, folder, resume)
         lock = None if folder is None else at_end.enter_context(Lock(folder))
         study.open()
         limit = MINUTES if minutes is None and budget is None else minutes or inf
@@ -337,7 +337,7 @@ class _Run:
         entries = [tuner.entry for tuner in self.tuners if tuner.has_begun]
         seeds = max((len(tuner.reported) for tuner in self.tuners), default=0)
         first = study.rounds.seed + FIRST_REPORT_SEED
-        prior = study.settings.prior
+        prior = study.prior
         judged = [] if prior is None or not finished else [prior.judged(entries)]
         about = About(
             split=study.measured.split,
@@ -354,7 +354,7 @@ class _Run:
         advice = f"Not finished: {searched} of {len(self.tuners)} algorithms have been searched."
         if finished:
             advice = advise(entries, goal)
-        result = Comparison(study.settings.name, goal, entries, advice, study.folder, about=about)
+        result = Comparison(study.name, goal, entries, advice, study.folder, about=about)
         result.population = summarise_clients(study.measured.problem)
         if study.folder is not None:
             result.save()

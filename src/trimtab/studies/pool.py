@@ -299,7 +299,7 @@ class JobRunner:
     def _run(self, job: Message) -> Generator[Message, None, None]:
         if self.study is None:
             settings = StudySettings.from_json(self.setup["settings"])
-            self.study = Study(settings, Path(self.setup["folder"]), resume=True)
+            self.study = Study.of(settings, Path(self.setup["folder"]), resume=True)
             self.study.shared = True
             self.study.budget = Budget(**self.setup["budget"])
         label, stages = job["label"], [Stage(**stage) for stage in job["stages"]]

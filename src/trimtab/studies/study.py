@@ -2,7 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -23,8 +23,8 @@ from trimtab.simulation import Rounds, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import Budget, budget_of
 from trimtab.studies.entry import listed
-from trimtab.studies.goal import cost_of, goal_of, unit_named
-from trimtab.studies.holdout import ProblemSpec, held_out, recorded_settings
+from trimtab.studies.goal import Goal, cost_of, goal_of, unit_named
+from trimtab.studies.holdout import HeldOutProblem, ProblemSpec, held_out, recorded_settings
 from trimtab.studies.record import Record, RoundDone, open_folder
 from trimtab.studies.space import (
     EntrySpec,
@@ -142,27 +142,40 @@ def _not_portable(jobs: int | None, what: str, instead: str) -> BadArgument:
     )
 
 
+@dataclass
 class Study:
     """What all entries of a comparison share: the problem split, the goal, budgets and folders."""
 
-    def __init__(self, settings: StudySettings, folder: Path | None, resume: bool) -> None:
-        self.settings, self.folder, self.resume = settings, folder, resume
-        self.R, self.rounds = settings.R, settings.rounds
-        problem: Any = settings.problem
-        if isinstance(problem, ProblemSpec):
-            problem, _ = problem.problem_and_target
-        split, metric = settings.split, settings.metric
-        self.measured = held_out(as_problem(problem), split, self.rounds.seed, metric)
-        # It refuses a bad S before a folder is made.
-        cohort_size(self.rounds.S, self.measured.problem.N)
-        goal = goal_of(self.measured.problem, settings.target)
-        self.goal = replace(goal, unit=unit_named(settings.prefer))
+    measured: HeldOutProblem
+    name: str
+    goal: Goal
+    specs: list[EntrySpec]
+    R: int
+    rounds: Rounds
+    folder: Path | None
+    resume: bool
+    settings: StudySettings | None = None
+    budget: Budget = field(default_factory=Budget)
+    shared: bool = False  # whether another process continues from the checkpoints of this one
+
+    @classmethod
+    def of(cls, settings: StudySettings, folder: Path | None, resume: bool) -> "Study":
+        """Return the study: the problem split, the goal, and the entries."""
+        R, rounds, problem = settings.R, settings.rounds, settings.problem
+        made: Any = problem.problem_and_target[0] if isinstance(problem, ProblemSpec) else problem
+        measured = held_out(as_problem(made), settings.split, rounds.seed, settings.metric)
+        cohort_size(rounds.S, measured.problem.N)  # A bad S is refused before a folder is made.
+        goal = goal_of(measured.problem, settings.target)
+        goal = replace(goal, unit=unit_named(settings.prefer))
         given = {"base": settings.base, "eta_g": settings.eta_g}
-        self.specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
-        if settings.baselines:
-            self.specs += baseline_specs(self.measured, settings.K)
-        self.budget = Budget()
-        self.shared = False  # whether another process continues from the checkpoints of this one
+        specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
+        specs += baseline_specs(measured, settings.K) if settings.baselines else ()
+        return cls(measured, settings.name, goal, specs, R, rounds, folder, resume, settings)
+
+    @property
+    def prior(self) -> Prior | None:
+        """What a diagnosis expects."""
+        return None if self.settings is None else self.settings.prior
 
     def unused_settings(self) -> list[str]:
         """Return a note about given settings that none of the algorithms has."""
@@ -178,7 +191,7 @@ class Study:
             settings = self._settings() | {"algorithms": [spec.label for spec in self.specs]}
             settings |= {"split": self.measured.split, "prefer": self.goal.unit}
             settings |= {"metric": self.goal.name}
-            prior = self.settings.prior
+            prior = self.prior
             settings |= {} if prior is None else {"prior": prior.to_json()}
             path = self.folder / "compare.json"
             open_folder(path, "comparison", settings, self.measured.problem, self.resume)
@@ -278,5 +291,5 @@ class Study:
 
     def _settings(self) -> dict[str, Any]:
         rounds, N = self.rounds, self.measured.problem.N
-        settings = {"problem": self.settings.name} | recorded_settings(rounds, N)
+        settings = {"problem": self.name} | recorded_settings(rounds, N)
         return settings | ({} if rounds.x is None else {"x": hashed_tensors([rounds.x])})
