@@ -25,7 +25,7 @@ BUDGET = {
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
-    "diagnosis": (5274, 21),
+    "diagnosis": (5290, 21),
     "federation": (9891, 52),
     "flower": (498, 3),
     "problems": (10063, 46),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 52_004  # lines
+TESTS = 52017  # lines
 
 
 def files_of(folder):
