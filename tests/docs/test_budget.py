@@ -32,7 +32,7 @@ BUDGET = {
     "report": (2719, 17),
     "simulation": (2265, 13),
     "sklearn": (222, 1),
-    "studies": (5321, 20),
+    "studies": (5316, 20),
     "testing": (858, 4),
     "torch": (577, 5),
 }
