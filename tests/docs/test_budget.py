@@ -26,7 +26,7 @@ BUDGET = {
     "compute": (2198, 11),
     "core": (1493, 11),
     "diagnosis": (5272, 21),
-    "federation": (9892, 52),
+    "federation": (9896, 52),
     "flower": (498, 3),
     "problems": (10063, 46),
     "report": (2719, 17),

@@ -36,7 +36,11 @@ class Notices:
 
     def of_stranger(self, public: bytes, is_signed: Callable[[], bool]) -> str:
         """Return what is said to a key that is no site's; `is_signed` checks that it is held."""
-        shown, roster = keys.fingerprint(public), self._roster()
+        shown = keys.fingerprint(public)
+        try:
+            roster = self._roster()
+        except (OSError, ValueError):  # a roster that cannot be read answers nobody
+            return ""
         if shown not in roster.former:
             return f"the server does not know the key {shown}; let the operator register it."
         if not is_signed():
