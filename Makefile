@@ -71,9 +71,15 @@ test-newest:
 test-flower: $(VENV)/installed-dev
 	$(BIN)/pytest -n 0 -m weekly tests/flower
 
-# What the extras bring with them, written into the second part of constraints.txt.
+# What the extras bring with them, written into the second part of constraints.txt; and the extra federation with hashes.
+PIP_TOOLS := build/pip-tools
 lock: $(VENV)/installed-dev
 	$(BIN)/python -m tests.package.lock
+	$(PYTHON) -m venv $(PIP_TOOLS)
+	$(PIP_TOOLS)/bin/python -m pip install --quiet pip-tools
+	$(PIP_TOOLS)/bin/pip-compile --quiet --generate-hashes --constraint constraints.txt --extra federation \
+		--unsafe-package torch --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
+		--no-annotate --strip-extras --output-file requirements-federation.txt pyproject.toml
 
 # How much of src and papers/src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev

@@ -41,11 +41,15 @@ OTHERS = {
     "completion": "prints lines for a shell",
     "federate site": "does what the server asks for, with the server's seed",
     "federate model": "writes a model that is there",
-    "federate status": "reads a folder",
+    **dict.fromkeys(("federate status", "federate site-log"), "reads a folder"),
+    "federate rollback": "goes back to a checkpoint that is there",
     **dict.fromkeys(("federate init", "federate renew"), "makes keys and certificates"),
     **dict.fromkeys(("federate enroll", "federate fingerprint"), "is about a key"),
     **dict.fromkeys(
-        ("federate approve", "federate join", "federate leave", "federate register"),
+        (
+            *("federate approve", "federate join", "federate leave", "federate readmit"),
+            "federate register",
+        ),
         "decides who takes part",
     ),
 }

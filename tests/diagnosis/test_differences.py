@@ -97,7 +97,7 @@ def test_labels_that_spread_the_features_are_no_difference_of_scale():
 def test_quadratics_have_no_samples_and_it_is_said():
     differences = diagnose(quadratics()).differences
     assert differences.kinds == ()
-    assert "cannot be told" in differences.sentence
+    assert "is unknown: there are no samples" in differences.sentence
     assert difference_chart(differences) == ""
 
 

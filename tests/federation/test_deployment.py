@@ -3,6 +3,7 @@
 import configparser
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -59,8 +60,15 @@ def test_the_image_runs_without_root_and_installs_by_hashes():
     assert all("--no-deps" in part for part in installs[1:])
     for name, text in instructions():
         for source in text.split()[:-1] if name == "COPY" and "--from" not in text else ():
-            if source != "requirements-federation.txt":  # not there yet
-                assert (DOCKER.parent / source).exists(), source
+            assert (DOCKER.parent / source).exists(), source
+
+
+def test_everything_that_the_federation_installs_has_hashes_but_torch():
+    text = (DOCKER.parent / "requirements-federation.txt").read_text()
+    pinned = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.M)
+    assert {"flwr", "cryptography", "httpx", "numpy", "safetensors"} <= {*pinned}
+    assert "torch" not in pinned
+    assert len(pinned) == len(re.findall(r"^[\w.-]+==", text, re.M))
 
 
 @pytest.mark.parametrize("name", COMPOSE)

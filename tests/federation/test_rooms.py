@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "storage": GROUND | {"storage"},
     "protocol": GROUND | {"storage", "protocol"},
     "transport": GROUND | {"storage", "protocol", "transport"},
-    "setup": GROUND | {"storage", "setup"},
+    "setup": GROUND | {"protocol", "storage", "setup"},
     "processes": GROUND | {"storage", "protocol", "transport", "setup", "processes"},
 }
 

@@ -97,7 +97,7 @@ def test_six_things_suffice_for_a_recorded_run(tmp_path):
     assert len(done.entries[0].curve) == 5
 
 
-GRADIENTS = 3000  # it may take <= 3000 gradients of all clients to diagnose a problem of six things
+GRADIENTS = 6000  # it may take <= 6000 gradients of all clients to diagnose a problem of six things
 
 
 @pytest.fixture

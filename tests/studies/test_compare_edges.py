@@ -1,6 +1,7 @@
 """Comparisons at their edges: starts and units of baselines, budgets, odd arguments and metrics."""
 
 import json
+from contextlib import nullcontext
 from io import BytesIO
 from math import inf
 from types import SimpleNamespace
@@ -168,7 +169,8 @@ def test_entries_in_json_have_the_labels_that_are_advised():
 def test_a_line_that_a_killed_process_left_half_written_is_the_end_of_it():
     worker = ProcessWorker.__new__(ProcessWorker)
     whole = BytesIO(b'{"note": "whole"}\n{"note"')
-    worker.child = SimpleNamespace(send=lambda job: True, stdout=whole, wait=lambda: -9)
+    worker.child = SimpleNamespace(send=lambda job: True, stdout=whole, wait=lambda: -9, process=1)
+    worker._waiting, worker._code = nullcontext(), 0
     messages = worker.run({})
     assert next(messages) == {"note": "whole"}
     with pytest.raises(WorkerError, match="ended with code -9"):

@@ -171,7 +171,7 @@ class Study:
         cohort_size(rounds.S, measured.problem.N)
         goal = goal_of(measured.problem, settings.target)
         goal = replace(goal, unit=unit_named(settings.prefer))
-        given = {"base": settings.base, "eta_g": settings.eta_g}
+        given = {"eta_g": settings.eta_g, "base": settings.base}
         specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
         specs += baseline_specs(measured, settings.K) if settings.baselines else []
         of_all = (measured, settings.name, goal, specs, settings.R, rounds, folder, resume)
