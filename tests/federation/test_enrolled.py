@@ -103,7 +103,7 @@ def audited(whole):
     whole.stop(whole.server)
     standing = whole.standing()
     folder = whole.folder / "sites" / "c" / "state" / standing.experiment
-    (path,) = folder.glob(f"*-{standing.member('c').accepted}-*")
+    (path,) = folder.glob(f"*-{standing.member('c').accepted.tag}-*")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)

@@ -28,4 +28,4 @@ def test_three_rounds_of_scaffold_and_of_mime_are_the_simulators(tmp_path):
         sim = whole.replay("state-mime")
         found = sim.problem.evaluate(sim.server.x)
         for name, value in told.end.metrics.items():
-            assert value == pytest.approx(found[name], rel=1e-12)
+            assert value == pytest.approx(found[name], rel=5e-3)  # sites send three digits

@@ -75,7 +75,8 @@ def evaluate(folder):
     header = this_trimtab() | {"kind": "evaluate", "site": "rome", "experiment": "e"}
     header |= {"problem": digest_of((folder / "problem.py").read_bytes())}
     header |= {"algorithm": encode(FedAvg(eta_l=0.1, K=1))}
-    header |= {"tag": "t", "accepted": START, "clock": 1, "index": 0}
+    header |= {"tag": "t", "accepted": START, "digest": "", "index": 0}
+    header |= {"branch": 1, "commit": 0, "head": "", "keep": 10}
     return Message(header, {"0": torch.zeros(8)})
 
 
@@ -122,7 +123,7 @@ def test_a_worker_that_dies_is_replaced_and_asked_once_more(site, tmp_path):
     (tmp_path / "slow").unlink()
     thread.join(60)
     assert found[0]["status"] == "done"
-    assert found[0]["metrics"]["loss"] == pytest.approx(0.6931, abs=1e-4)
+    assert found[0]["metrics"]["loss"] == pytest.approx(0.693)  # three digits leave the site
     said = "warning: the worker died (killed by SIGKILL); it is started again and asked once more."
     assert said in site.lines
 
