@@ -102,3 +102,9 @@ def test_with_mini_batches_fedavg_ends_where_both_parts_say():
     here, H = measure.at_point(panel, x), hessians.full_hessian(panel, x, budget.until(1))
     ours = torch.linalg.solve(H, theory.pull_of(panel, x, here.rows - here.mean)) / 2
     torch.testing.assert_close(ours, many_runs.heterogeneity_bias(model, x, 1.0, 2))
+
+
+def test_a_step_at_which_local_steps_go_back_and_forth_has_no_limit():
+    """With eta_l = 2/h and an even K, FedAvg stays where it is along a curvature h."""
+    alike = Quadratic(torch.tensor([[1.0, 0.1]]).repeat(2, 1), torch.tensor([[2.0, 0.3]] * 2))
+    assert diagnose(alike, minutes=0.3).algorithm is not None

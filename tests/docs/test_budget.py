@@ -25,7 +25,7 @@ BUDGET = {
     "commit": (250, 3),
     "compute": (2198, 11),
     "core": (1493, 11),
-    "diagnosis": (5272, 21),
+    "diagnosis": (5275, 21),
     "federation": (9896, 52),
     "flower": (498, 3),
     "problems": (10063, 46),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 52_040  # lines
+TESTS = 52_046  # lines
 
 
 def files_of(folder):

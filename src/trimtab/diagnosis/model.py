@@ -154,14 +154,17 @@ def noise_in(panel: Panel, x: Vector, Q: Tensor, seed: int) -> float:
 
 
 def fedavg_limit(model: QuadraticModel, eta_l: float, K: int) -> Vector | None:
-    """Return where FedAvg with all clients and no noise stops, from x*; None if it diverges."""
+    """Return where FedAvg with all clients and no noise stops, from x*; None if nowhere.
+
+    With a step of 2/h and an even K, the local steps go back and forth along a curvature h.
+    """
     P = local_steps(model.a, torch.tensor(eta_l).double(), torch.tensor(K))
     M = weighted(model.p, torch.einsum("nij,nj,nkj->nik", model.U, P * model.a, model.U))
     if not bool(torch.isfinite(M).all()):
         return None
     pull = torch.einsum("nij,nj,nkj,nk->ni", model.U, P, model.U, model.b)
-    limit: Tensor = torch.linalg.solve(M, weighted(model.p, pull))
-    return limit
+    found = torch.linalg.solve_ex(M, weighted(model.p, pull))
+    return None if bool(found.info) else found.result
 
 
 def local_steps(a: Tensor, eta: Tensor, K: Tensor) -> Tensor:
