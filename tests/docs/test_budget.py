@@ -26,7 +26,7 @@ BUDGET = {
     "compute": (2198, 11),
     "core": (1493, 11),
     "diagnosis": (5275, 21),
-    "federation": (9896, 52),
+    "federation": (9905, 52),
     "flower": (498, 3),
     "problems": (10063, 46),
     "report": (2719, 17),
@@ -37,7 +37,7 @@ BUDGET = {
     "torch": (577, 5),
 }
 PAPERS = (9476, 36)
-TESTS = 52_046  # lines
+TESTS = 52_050  # lines
 
 
 def files_of(folder):

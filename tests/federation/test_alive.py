@@ -166,7 +166,8 @@ def test_a_damaged_database_is_set_aside_and_made_anew(tmp_path):
         told = server.job(400, spoil, R=5)
         assert told.rounds[-1].cohort == ["a", "b"]
         whole.check_replay()
-    assert len(list(whole.operator.glob("superlink.db.damaged-*[0-9]"))) == 2
+        assert len(list(whole.operator.glob("superlink.db.damaged-*[0-9]"))) == 2
+    assert not list(whole.operator.glob("superlink.db*"))  # They hold updates of sites.
 
 
 def test_proxies_of_the_environment_are_left_alone_and_a_chosen_one_is_used(tmp_path, monkeypatch):

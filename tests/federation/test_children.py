@@ -11,7 +11,7 @@ import pytest
 
 from trimtab._processes import Child, json_lines, tail
 from trimtab.federation.log import attached
-from trimtab.federation.processes.superlink import damage, set_aside
+from trimtab.federation.processes.superlink import damage, delete_databases, set_aside
 from trimtab.federation.transport.flower.site_keys import Clocks
 
 CHILD = """
@@ -191,3 +191,5 @@ def test_a_damaged_database_is_seen(tmp_path):
     set_aside(path)
     assert not path.exists()
     assert len(list(tmp_path.iterdir())) == 1
+    delete_databases(path)
+    assert not list(tmp_path.iterdir())

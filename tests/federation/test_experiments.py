@@ -106,5 +106,6 @@ def test_a_second_step_size_needs_no_new_key_and_no_new_approval(tmp_path, capsy
         status = json.loads(trimtab(capsys, "federate", "status", folder, "--json")[1])
         assert (status["round"], status["experiments"]) == (2, {"small": 2})
         assert (whole.operator / "experiments" / "small" / "report.html").exists()
+        assert not list(whole.operator.glob("superlink.db*"))
     finally:
         whole.close()

@@ -35,6 +35,7 @@ from trimtab.federation.processes.rounds import Assignment
 from trimtab.federation.processes.superlink import (
     SuperLinkProcess,
     damage,
+    delete_databases,
     set_aside,
     set_aside_if_damaged,
 )
@@ -208,6 +209,8 @@ class OperatorProcess:
             self._tender.join()
         self.rounds.stop()
         self.superlink.close()
+        if not self.interrupted:
+            delete_databases(self.federation.folder / DATABASE)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 

@@ -145,3 +145,9 @@ def set_aside(path: Path) -> None:
     log.warning(
         f"{path} cannot be used; it is set aside as {aside.name} and made anew (no round is lost)."
     )
+
+
+def delete_databases(path: Path) -> None:
+    """Delete a database and the copies that were set aside: they hold updates of sites."""
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
