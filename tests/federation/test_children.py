@@ -16,6 +16,7 @@ from trimtab.federation.transport.flower.site_keys import Clocks
 
 CHILD = """
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def answers():
 
 def has_a_child():
     own = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    signal.signal(signal.SIGTERM, lambda *_: print(json.dumps(own.poll()), flush=True))
+    # Not print: the signal may come while the print below is under way, and print would raise.
+    signal.signal(signal.SIGTERM, lambda *_: os.write(1, json.dumps(own.poll()).encode() + b"\\n"))
     print(json.dumps(own.pid), flush=True)
     time.sleep(600)
 """

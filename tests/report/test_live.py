@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -334,11 +335,15 @@ def test_the_page_of_a_run_that_was_stopped_says_so(tmp_path):
     page = tmp_path / "here" / "report.html"
     try:
         assert process.stderr.readline() == "Live page: here/report.html\n"
+        until = time.monotonic() + 60
+        while not (page.exists() and "round" in page.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert "all rounds so far are in here: repeat the command with --resume" in err
     assert "Traceback" not in err
     assert 'class="live">Stopped. ' in page.read_text()
