@@ -66,6 +66,12 @@ class Guarded:
             )
             started.set()
             await asyncio.wait([self.task])
+            # Handshakes that are under way end with the loop, as they do in `asyncio.run`.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(0.05)  # Transports close one step later.
 
         self.thread = threading.Thread(target=lambda: self.loop.run_until_complete(serve()))
         self.thread.start()
