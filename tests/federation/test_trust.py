@@ -105,7 +105,7 @@ def test_a_refused_update_that_leaves_too_few_repeats_the_round_without_it(make,
 
 
 def test_the_leaver_takes_its_poison_with_it(make):
-    """Its c_i was 25 times too large, which the rule lets pass in the first round of two sites."""
+    """Its c_i was 8 times too large, which the rule on updates lets pass."""
     federation = make(problem=quadratic(4), R=6)
     advance(federation, 2, poisoned(federation, "site3", 8.0))
     advance(federation, 1)
