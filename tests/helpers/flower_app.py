@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -117,6 +118,8 @@ def environment(folder, out, N, R, fraction=1.0, wait=None, nodes=0):
     how = {"N": N, "R": R, "fraction": fraction, "out": str(out), "wait": wait, "nodes": nodes}
     return {
         **os.environ,
+        # Flower starts its own programs by name, also where the virtual environment is not active.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "QUICK": json.dumps(how),
         "PYTHONPATH": f"{folder}:{ROOT / 'src'}:{ROOT}",
         "FLWR_HOME": str(folder / "home"),
