@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trimtab._files import Lock, atomic_write
 from trimtab.algorithms.registry import kind
-from trimtab.core import Vector
+from trimtab.core import Algorithm, Vector
 from trimtab.core.task import Progress, task
 from trimtab.core.threads import one_thread
 from trimtab.diagnosis import measure, stages
@@ -24,15 +24,13 @@ from trimtab.diagnosis import panel as panels
 from trimtab.diagnosis.advise import Choice
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
-from trimtab.diagnosis.compose import composed
 from trimtab.diagnosis.confirm import Confirmed
-from trimtab.diagnosis.diagnosis import Diagnosis
+from trimtab.diagnosis.diagnosis import Diagnosis, composed
 from trimtab.diagnosis.differences import Difference, Differences, Early, FirstFacts
 from trimtab.diagnosis.hessians import Hessians, HessiansSeen
 from trimtab.diagnosis.intervals import Draws, Estimate
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Restricted, Sampled
-from trimtab.diagnosis.model import QuadraticModel
-from trimtab.diagnosis.predict import Predicted
+from trimtab.diagnosis.predict import Predicted, QuadraticModel
 from trimtab.diagnosis.rules import CROSS_DEVICE, USUAL
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.errors import BadArgument
@@ -41,7 +39,7 @@ from trimtab.problems.identity import hashed_tensors
 from trimtab.problems.loading import load_problem
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
-from trimtab.simulation import cohort_size
+from trimtab.simulation import check_seed, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.entry import Candidate, Entry, SeedRun
 from trimtab.studies.fragility import Again
@@ -157,6 +155,7 @@ def diagnose(
     >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
     [1.44, 0.1, 1.0, 0.08]
     """
+    check_seed(seed)
     name = problem if isinstance(problem, str) else "problem"
     if isinstance(problem, str):
         problem = load_problem(problem, seed=seed)
@@ -192,7 +191,7 @@ def _stages(case: Case, names: Sequence[str], store: Store) -> Events:
     here = yield from store.run("optimum", case, stages.best_gradients(case, first))
     noise = yield from store.run("noise", case, stages.batch_noise(case))
     seen = yield from store.run("hessians", case, stages.client_hessians(case, steep))
-    points = stages.of_points(case, first, early, here, seen, stages.POINTS)
+    points = stages.of_points(case, first, early, here, noise, seen)
     measured = Measured(steep, here, noise, seen, points, early)
     predictions = stages.predictions(case, measured, names)
     modelled = yield from store.run("model", case, predictions)
@@ -210,6 +209,8 @@ def _names(algorithms: Sequence[str] | None, cross_device: bool) -> list[str]:
     if algorithms is None:
         return list(CROSS_DEVICE if cross_device else USUAL)
     given = [algorithms] if isinstance(algorithms, str) else algorithms
+    if not isinstance(given, Sequence) or any(isinstance(one, Algorithm) for one in given):
+        raise ValueError("algorithms must be a list of names, whose K and step sizes are searched.")
     names = [kind(name).name for name in given]
     for name in names:
         if not kind(name).step:
@@ -230,9 +231,9 @@ def _checked_size(
         )
     size = cohort_size(S, problem.N)
     if not _positive(minutes):
-        raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
+        raise ValueError(f"minutes={minutes!r}; pass a number of minutes that is positive.")
     if eps is not None and not _positive(eps):
-        raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
+        raise ValueError(f"eps={eps!r}; pass the f(x) - f(x*) that is wanted, a positive number.")
     return size
 
 

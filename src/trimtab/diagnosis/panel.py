@@ -28,6 +28,17 @@ def weighted(p: Tensor, t: Tensor) -> Tensor:
     return mean
 
 
+def orthonormal(Q: Tensor, V: Tensor) -> Tensor:
+    """Return orthonormal rows for what the rows of V add to the orthonormal rows of Q."""
+    m = len(Q)
+    for v in V / V.norm(dim=1, keepdim=True).clamp_min(1e-30):
+        for _ in range(2):  # Twice is enough (Kahan, Parlett).
+            v = v - (Q @ v) @ Q
+        if float(v.norm()) > 1e-3:
+            Q = torch.cat([Q, v[None] / v.norm()])
+    return Q[m:]
+
+
 @dataclass(frozen=True)
 class Thinned:
     """Some samples of every client, and the same samples in disjoint folds."""
@@ -269,8 +280,8 @@ def panel_with(
 ) -> Panel:
     """Return the panel of these clients with so many samples of each, and note what is left out."""
     if len(clients) < problem.N:
-        some = f"{len(clients)} of the {problem.N} clients"
-        budget.note(f"{some} were measured, drawn at random.")
+        some = f"{len(clients)} of the {problem.N} clients, drawn at random,"
+        budget.note(f"{some} were measured, and the runs used those alone.")
     if rows is None or not isinstance(problem, Supervised):
         return panel_of(problem, clients)
     return thinned(problem, clients, rows, seed, budget)
@@ -317,7 +328,8 @@ def thinned(
         order = torch.randperm(len(data), generator=draw)[:rows].to(data.device)
         kept.append(data.take(order))
     p = problem.weights[list(clients)]
-    budget.note(f"At most {rows} samples of each client were measured.")
+    some = f"At most {rows} samples of each client"
+    budget.note(f"{some} were measured, and the runs used those alone.")
     edges = [_edges(len(data)) for data in kept]
     folds = [
         [data.cut(*ends[f]) for data, ends in zip(kept, edges, strict=True)]

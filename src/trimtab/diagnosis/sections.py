@@ -17,7 +17,7 @@ from trimtab.studies.entry import two_ends
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.diagnosis import Diagnosis
-    from trimtab.diagnosis.rows import ClientRow
+    from trimtab.diagnosis.stages import ClientRow
 
 SHOWN = 5  # clients on a terminal; a page shows more
 NOTHING = "-"
@@ -86,7 +86,7 @@ def gradients_sentence(
 optimum), so FedAvg with this step and K stops 0.2 away from the optimum.'
     """
     how = "strongly" if start >= gradient else "moderately"
-    how = "little" if start < RULES.close * gradient else how
+    how = "little" if start == 0 or start < RULES.close * gradient else how
     scale = f"zeta = {start:.2g} at the start, where |grad f| = {gradient:.2g}"
     scale += "" if where == "start" else f"; {zeta:.2g} at the {where}"
     stops = ""
@@ -95,10 +95,13 @@ optimum), so FedAvg with this step and K stops 0.2 away from the optimum.'
     return f"Client gradients disagree {how} ({scale}){stops}."
 
 
-def hessians_sentence(delta: float, L: float, K: int | None, *, rough: bool) -> str:
+def hessians_sentence(
+    delta: float, L: float, K: int | None, *, rough: bool, alike: bool = False
+) -> str:
     """Say how far the clients' Hessians differ, and what that means for local steps.
 
-    K: the local steps that the runs chose, if they did.
+    K: the local steps with which the advised runs reached the target, if they did. alike: whether
+    another algorithm, which may have more local steps, needed about as many rounds.
 
     >>> hessians_sentence(0.05, 1.0, 16, rough=False)
     'Client Hessians are similar (delta/L = 0.05), so local steps pay off: K = 16 did best.'
@@ -111,11 +114,12 @@ def hessians_sentence(delta: float, L: float, K: int | None, *, rough: bool) -> 
     said = f"Client Hessians {'are similar' if similar else 'differ'} (delta/L = {delta / L:.2g})"
     if K is None:
         return f"{said}."
+    did = "did as well" if alike and not many else "did best"
     if similar == many:
-        return f"{said}, so local steps {'' if similar else 'do not '}pay off: K = {K} did best."
+        return f"{said}, so local steps {'' if similar else 'do not '}pay off: K = {K} {did}."
     if many:
-        return f"{said}, which limits local steps in the long run; here K = {K} did best."
-    return f"{said}, but local steps did not save rounds here: K = {K} did best."
+        return f"{said}, which limits local steps in the long run; here K = {K} {did}."
+    return f"{said}, but local steps did not save rounds here: K = {K} {did}."
 
 
 # -- the runs
@@ -288,7 +292,7 @@ def _long_run(diagnosis: "Diagnosis") -> list[str]:
             "dropped, and the K above is for the wanted accuracy from this start."
         )
     bias = diagnosis.bias
-    if bias.heterogeneity is not None:
+    if bias.heterogeneity is not None and (diagnosis.K or 1) > 1:
         rows.append(
             f"{named(FEDAVG)}'s bias at this eta_l and K: {bias.heterogeneity:.3g} by heterogeneity"
             f"{_part(bias.stochastic, ' and {:.2g} by noise')} (first order)"
@@ -299,7 +303,8 @@ def _long_run(diagnosis: "Diagnosis") -> list[str]:
         rows.append(f"SCAFFOLD's bias: {bias.scaffold:.2g} (noise only).")
     for name, trace in asdict(diagnosis.variance).items():
         if trace is not None:
-            rows.append(f"{named(name)}'s stationary variance (trace): {trace:.3g}.")
+            how = ", of i.i.d. mini-batches" if trace else ""
+            rows.append(f"{named(name)}'s stationary variance (trace{how}): {trace:.3g}.")
     return rows
 
 

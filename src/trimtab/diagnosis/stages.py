@@ -1,14 +1,13 @@
 """The stages of a diagnosis, each in its share of the time: what is cheap comes first."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 from statistics import median
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, theory
-from trimtab.diagnosis import model as quadratic_model
 from trimtab.diagnosis.case import Case, explore, leave_the_optimum
 from trimtab.diagnosis.confirm import Confirmed, affordable, confirm, in_question
 from trimtab.diagnosis.differences import Early, FirstFacts, probe
@@ -21,14 +20,39 @@ from trimtab.diagnosis.hessians import (
     full_hessian,
     full_hessians,
 )
-from trimtab.diagnosis.intervals import Left, at_point, drawn
+from trimtab.diagnosis.intervals import Estimate, Left, Sample, at_point, drawn
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Sampled
-from trimtab.diagnosis.model import QuadraticModel
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.predict import Aim, Predicted, predict
-from trimtab.diagnosis.rows import ClientRow, PointRow
+from trimtab.diagnosis.predict import Aim, Predicted, QuadraticModel, build, predict
 from trimtab.diagnosis.rules import RULES, has_K, named
 from trimtab.studies.space import Expected
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """What was measured at one point; None stands for what was not."""
+
+    where: str
+    loss: float
+    zeta: float
+    G: float
+    B: float | None
+    gradient: float  # |grad f|
+    L: float | None
+    delta: float | None
+    intervals: dict[str, Estimate] = field(default_factory=dict)  # of these numbers, by name
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """How far one client is off."""
+
+    client: int
+    weight: float
+    gradient: float  # |grad f_i - grad f|
+    hessian: float  # |Hess_i - Hess|; NaN if nothing is known of it
+    measured: bool  # False: `hessian` is an estimate from random vectors
+    outlier: str  # by what it is an outlier, in words
 
 
 @dataclass(frozen=True)
@@ -37,46 +61,73 @@ class Points:
 
     rows: tuple[PointRow, ...]
     B: float  # the largest B seen; NaN if none was
-    differences: tuple[Sampled, ...] = ()  # of which B is made; empty where it is exact
+    best: Sample  # the numbers of the best point, with joint replicates
 
 
 def of_points(
-    case: Case, first: Gradients, early: Early, here: Gradients, seen: HessiansSeen, until: float
+    case: Case,
+    first: Gradients,
+    early: Early,
+    here: Gradients,
+    noise: BatchNoise,
+    seen: HessiansSeen,
 ) -> Points:
     """Return a row for the start, for a point on the way, and for the best point."""
-    best, start = seen.here, seen.start
-    panel, problem = case.panel, case.panel.problem
+    panel, way = case.panel, list[tuple[str, Vector, Gradients, Hessians | None]]()
+    if case.best is not case.x0:
+        way.append(("start", case.x0, first, seen.start))
+        if early.x is not None and early.gradients is not None:
+            way.append((optimum.ON_THE_WAY, early.x, early.gradients, None))
 
     def row(
-        where: str, x: Vector, at: Gradients, apart: Sampled | None, hessians: Hessians | None
+        where: str, x: Vector, at: Gradients, hessians: Hessians | None, sample: Sample
     ) -> PointRow:
-        some = () if apart is None else (apart,)
-        B = measure.B_of(panel.p, *some) if some else None
-        found = at_point(where, x, early.draws, panel.p, at, hessians, None, some, B).estimates()
+        found = {n: one for n, one in sample.estimates().items() if isfinite(one.value)}
         return PointRow(
             where=where,
             loss=panel.loss(x),
             zeta=at.zeta,
             G=at.G,
-            B=B,
+            B=sample.values.get("B"),
             gradient=float(at.mean.norm()),
             L=None if hessians is None else hessians.L,
             delta=None if hessians is None else hessians.delta,
-            intervals={name: one for name, one in found.items() if isfinite(one.value)},
+            intervals=found,
         )
 
-    if case.best is case.x0:
-        return Points((row("start", case.x0, here, None, best),), nan)
-    apart = [measure.difference(first, here)]
-    rows = [row("start", case.x0, first, apart[0], start)]
-    if early.x is not None and early.gradients is not None:
-        apart.append(measure.difference(early.gradients, here))
-        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, apart[1], None))
-    rows.append(row(case.where, case.best, here, None, best))
-    exact = panel.closed_forms if case.budget.decomposes(problem.d, until) else None
-    if exact is not None:
-        return Points(tuple(rows), exact.B)
-    return Points(tuple(rows), measure.B_of(panel.p, *apart), tuple(apart))
+    rows, apart = list[PointRow](), list[Sampled]()
+    for where, x, at, hessians in way:
+        apart.append(measure.difference(at, here))
+        B = measure.B_of(panel.p, apart[-1])
+        sample = at_point(where, x, early.draws, panel.p, at, hessians, None, (apart[-1],), B)
+        rows.append(row(where, x, at, hessians, sample))
+    closed = panel.closed_forms if way and case.budget.decomposes(panel.problem.d, POINTS) else None
+    B = measure.B_of(panel.p, *apart) if way else nan
+    B, apart = (B, apart) if closed is None else (closed.B, [])
+    left = _left(case, here, seen.here)
+    known = left is not None or panel.problem.x_star is not None
+    point = case.where if known else f"{case.where}, f = {panel.loss(case.best):.4g}"
+    measured = panel.p, here, seen.here, noise, tuple(apart), B, left
+    best = at_point(point, case.best, early.draws, *measured)
+    # B is that of several points, and sigma is shown once.
+    shown = {name: value for name, value in best.values.items() if name not in ("B", "sigma")}
+    rows.append(row(case.where, case.best, here, seen.here, replace(best, values=shown)))
+    return Points(tuple(rows), B, best)
+
+
+def _left(case: Case, here: Gradients, hessians: Hessians) -> Left | None:
+    """Return what is left of the way to the optimum; None if the point is not about there.
+
+    Along the flattest direction x is |grad f|/mu away.
+    """
+    mu, way = hessians.mu, float((case.x0 - case.best).norm())
+    if not (case.optimum and mu > RULES.flat * hessians.L):
+        return None
+    known = case.panel.problem.x_star is not None
+    distance = 0.0 if known else float(here.mean.norm()) / mu
+    if distance > RULES.near_optimum * way:
+        return None
+    return Left(distance, inf if case.quadratic or way == 0 else way)
 
 
 def of_clients(panel: Panel, here: Gradients, hessians: Hessians) -> tuple[ClientRow, ...]:
@@ -153,20 +204,6 @@ class Measured:
             return nan
         low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
-
-    def left(self, case: Case) -> Left | None:
-        """Return what is left of the way to the optimum; None if the point is not about there.
-
-        Along the flattest direction x is |grad f|/mu away.
-        """
-        mu, way = self.hessians.mu, float((case.x0 - case.best).norm())
-        if not (case.optimum and mu > RULES.flat * self.hessians.L):
-            return None
-        known = case.panel.problem.x_star is not None
-        distance = 0.0 if known else float(self.here.mean.norm()) / mu
-        if distance > RULES.near_optimum * way:
-            return None
-        return Left(distance, inf if case.quadratic or way == 0 else way)
 
 
 @dataclass(frozen=True)
@@ -326,7 +363,7 @@ def predictions(
     if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
-    model = quadratic_model.build(case, moved, pull, noisy, (POINTS, MODEL))
+    model = build(case, moved, pull, noisy, (POINTS, MODEL))
     if model is None:
         return Modelled(pull=pull)
     gap, true = float(model.start @ model.H @ model.start) / 2, case.f0 - case.least
