@@ -28,15 +28,6 @@ from trimtab.diagnosis.stages import ClientRow, Measured, Modelled, PointRow
 from trimtab.diagnosis.theory import Bias, BiasAtK, Knees, Law, Rate, Variance
 from trimtab.problems.metrics import LOSS
 
-KEYS = (  # These are the keys of the JSON, in its order.
-    *("N", "d", "S", "eps", "G", "B", "delta", "L", "mu", "sigma", "zeta", "second", "weak"),
-    *("drift", "errors", "least", "optimum", "points", "clients", "rates", "convexity", "knee"),
-    *("bias", "bias_by_K", "variance", "algorithm", "K", "eta_l", "eta_g", "reasons", "sure"),
-    *("doubts", "cut", "seconds", "cross_device", "name", "where", "norm", "why_not", "bounds"),
-    *("rough", "measured_on", "trials", "f_start", "intervals", "differences", "verdict", "gain"),
-    *("confirmed", "predicted", "advice", "saving"),
-)
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -220,6 +211,7 @@ PARTS = {
     "sentences": Sentences,
 }
 OWNERS = {field.name: part for part, kind in PARTS.items() for field in fields(kind)}
+KEYS = ("name", *(field for field in OWNERS if field != "spectra"), "cut", "seconds")  # of the JSON
 
 
 def _as_json(value: Any) -> Any:

@@ -79,12 +79,8 @@ class Hessians:
         return 0 < abs(self.mu) <= self.errors.get("mu", 0.0)
 
 
-@dataclass(frozen=True)
-class HessiansSeen:
-    """The Hessians at the point where all is measured, and at the start."""
-
-    here: Hessians
-    start: Hessians | None  # None: there was no time
+Seen = tuple[Hessians, Hessians | None]
+"""The Hessians where all is measured, and at the start if there was time for them."""
 
 
 def by_mean_alone(panel: Panel, norm: float) -> Hessians:

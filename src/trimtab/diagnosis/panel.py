@@ -153,16 +153,11 @@ class Panel:
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of f at x, on all data."""
-        at_once, weights = self.gradients_at_once, self.problem.weights
         if self._one_pass is not None:
             return self._one_pass.loss_and_gradient(x)[1]
-        if at_once is None:
+        if self.gradients_at_once is None:
             return self.problem.gradient(x)
-        total = torch.zeros_like(x)
-        for some in torch.split(torch.arange(self.problem.N), RULES.step):
-            rows = at_once(some.tolist(), 0, 1)(x)
-            total += weights[some].to(rows) @ rows
-        return total
+        return weighted(self.p, self.gradients(x))
 
     # -- the clients' gradients and Hessians
 
@@ -216,11 +211,10 @@ class Panel:
 
     def gradients(self, x: Vector) -> Tensor:
         """Return the gradients of all clients, one in each row."""
-        N, at_once, gradient = self.problem.N, self.gradients_at_once, self.problem.client_gradient
-        if at_once is None:
-            return torch.stack([gradient(i, x).detach() for i in range(N)])
-        parts = torch.split(torch.arange(N), RULES.step)
-        return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
+        parts = torch.split(torch.arange(self.problem.N), RULES.step)
+        return torch.cat(
+            [self.gradients_of(some.tolist(), x.expand(len(some), -1)) for some in parts]
+        )
 
     def gradients_of(self, clients: list[int], points: Tensor) -> Tensor:
         """Return the gradients of some clients, each at a point of its own."""

@@ -31,8 +31,6 @@ from trimtab.problems.problem import Problem
 from trimtab.simulation import simulate
 from trimtab.studies.goal import HeldTarget
 
-WHOLE = 64  # the model has all directions if d <= 64
-START, BIAS, PULLS = 16, 6, 10  # beyond, <= 16 of the error, <= 6 of the bias, <= 10 of gradients
 EXPLODED = 1e12  # a model gets no gradients any more if its gap is > 1e12 x the start's
 
 
@@ -100,10 +98,11 @@ def _directions(
 ) -> Tensor:
     """Return orthonormal directions, one in each row."""
     d = panel.problem.d
-    if d <= WHOLE:
+    of_error, of_drift, of_gradients = RULES.model_directions
+    if d <= RULES.whole_model:
         return torch.eye(d).to(x)
     Q = x.new_zeros(0, d)
-    for first, most in ((error, START), (drift, BIAS)):
+    for first, most in ((error, of_error), (drift, of_drift)):
         for j in range(most):
             if j and out_of_time():
                 break
@@ -112,7 +111,7 @@ def _directions(
                 break
             Q = torch.cat([Q, fresh])
     values, vectors = torch.linalg.eigh((rows @ rows.T).cpu().double())
-    kept = vectors.flip(1)[:, values.flip(0) > 1e-8 * values[-1]][:, :PULLS]
+    kept = vectors.flip(1)[:, values.flip(0) > 1e-8 * values[-1]][:, :of_gradients]
     return torch.cat([Q, orthonormal(Q, kept.T.to(rows) @ rows)])
 
 

@@ -13,7 +13,7 @@ from trimtab.diagnosis.confirm import Confirmed, affordable, confirm, in_questio
 from trimtab.diagnosis.differences import Early, FirstFacts, probe
 from trimtab.diagnosis.hessians import (
     Hessians,
-    HessiansSeen,
+    Seen,
     by_matrices,
     by_mean_alone,
     by_products,
@@ -70,12 +70,13 @@ def of_points(
     early: Early,
     here: Gradients,
     noise: BatchNoise,
-    seen: HessiansSeen,
+    seen: Seen,
 ) -> Points:
     """Return a row for the start, for a point on the way, and for the best point."""
-    panel, way = case.panel, list[tuple[str, Vector, Gradients, Hessians | None]]()
+    (at_best, at_start), panel = seen, case.panel
+    way: list[tuple[str, Vector, Gradients, Hessians | None]] = []
     if case.best is not case.x0:
-        way.append(("start", case.x0, first, seen.start))
+        way.append(("start", case.x0, first, at_start))
         if early.x is not None and early.gradients is not None:
             way.append((optimum.ON_THE_WAY, early.x, early.gradients, None))
 
@@ -104,14 +105,14 @@ def of_points(
     closed = panel.closed_forms if way and case.budget.decomposes(panel.problem.d, POINTS) else None
     B = measure.B_of(panel.p, *apart) if way else nan
     B, apart = (B, apart) if closed is None else (closed.B, [])
-    left = _left(case, here, seen.here)
+    left = _left(case, here, at_best)
     known = left is not None or panel.problem.x_star is not None
     point = case.where if known else f"{case.where}, f = {panel.loss(case.best):.4g}"
-    measured = panel.p, here, seen.here, noise, tuple(apart), B, left
+    measured = panel.p, here, at_best, noise, tuple(apart), B, left
     best = at_point(point, case.best, early.draws, *measured)
     # B is that of several points, and sigma is shown once.
     shown = {name: value for name, value in best.values.items() if name not in ("B", "sigma")}
-    rows.append(row(case.where, case.best, here, seen.here, replace(best, values=shown)))
+    rows.append(row(case.where, case.best, here, at_best, replace(best, values=shown)))
     return Points(tuple(rows), B, best)
 
 
@@ -166,8 +167,7 @@ def _between(start: float, end: float, part: float) -> float:
 
 
 # Each is the share of the time that is over when a stage has to end.
-OPTIMUM, HESSIANS_AT_START = RULES.until_optimum, RULES.until_hessians
-PREDICTIONS, TRIALS = RULES.until_model, RULES.until_trials
+OPTIMUM, HESSIANS_AT_START, PREDICTIONS, TRIALS = RULES.until
 CURVATURE, LOOK = OPTIMUM / 4, OPTIMUM / 2
 NOISE, HESSIANS = (_between(OPTIMUM, HESSIANS_AT_START, part) for part in (0.25, 0.75))
 POINTS, MODEL = (_between(HESSIANS_AT_START, PREDICTIONS, part) for part in (1 / 3, 2 / 3))
@@ -181,25 +181,21 @@ class Measured:
     steep: float  # what a few products say of Hess at the start
     here: Gradients
     noise: BatchNoise
-    seen: HessiansSeen
+    hessians: Hessians  # at the point where all is measured
+    at_start: Hessians | None
     points: Points
     early: Early
 
     @property
-    def hessians(self) -> Hessians:
-        """The Hessians at the point where all is measured."""
-        return self.seen.here
-
-    @property
     def L(self) -> float:
         """The largest curvature that was seen anywhere."""
-        at_start = self.steep if self.seen.start is None else self.seen.start.L
-        return max(self.hessians.L, at_start, 1e-30)
+        start = self.steep if self.at_start is None else self.at_start.L
+        return max(self.hessians.L, start, 1e-30)
 
     @property
     def change(self) -> float:
         """The factor by which curvature changes between start and end; NaN if not measured."""
-        start = self.seen.start
+        start = self.at_start
         if start is None or start.rough or self.hessians.rough:
             return nan
         low, high = sorted((start.L, self.hessians.L))
@@ -288,24 +284,24 @@ def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
     return measure.batch_noise(case.panel, case.best, case.seed, case.budget.until(NOISE))
 
 
-def client_hessians(case: Case, steep: float) -> Generator[Progress, None, HessiansSeen]:
+def client_hessians(case: Case, steep: float) -> Generator[Progress, None, Seen]:
     """Measure the Hessians at the best point and at the start."""
     if case.short or case.budget.out_of_time(HESSIANS):
         case.budget.note("There was no time for the Hessians of single clients.")
-        return HessiansSeen(by_mean_alone(case.panel, steep), None)
+        return by_mean_alone(case.panel, steep), None
     if not case.panel.problem.symmetric:
         return _not_symmetric(case, steep)
     here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, RULES.followed)
     if case.quadratic or case.best is case.x0:
-        return HessiansSeen(here, here)
+        return here, here
     if case.budget.out_of_time(HESSIANS_AT_START):
         case.budget.note("The Hessians at the start were not looked at.")
-        return HessiansSeen(here, None)
+        return here, None
     start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, RULES.followed // 3)
-    return HessiansSeen(here, start)
+    return here, start
 
 
-def _not_symmetric(case: Case, steep: float) -> HessiansSeen:
+def _not_symmetric(case: Case, steep: float) -> Seen:
     """Measure derivatives that are not symmetric, as whole matrices: Lanczos needs symmetry."""
     seen: list[Hessians] = []
     for x in [case.best] if case.quadratic or case.best is case.x0 else [case.best, case.x0]:
@@ -320,8 +316,8 @@ def _not_symmetric(case: Case, steep: float) -> HessiansSeen:
         case.budget.note(
             f"d is above {RULES.small}, or there was no time for matrices of all clients."
         )
-        return HessiansSeen(by_mean_alone(case.panel, steep), None)
-    return HessiansSeen(seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None)
+        return by_mean_alone(case.panel, steep), None
+    return seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None
 
 
 def _hessians_at(

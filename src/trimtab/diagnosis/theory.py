@@ -74,7 +74,7 @@ class Constants:
     @property
     def convexity(self) -> str:
         """Which column of Table 2 holds: mu is 0 up to a millionth of L, or it has a sign."""
-        tiny = 1e-6 * self.L
+        tiny = RULES.flat * self.L
         if self.mu > tiny:
             return STRONGLY_CONVEX
         return NON_CONVEX if self.mu < -tiny else GENERAL_CONVEX
