@@ -9,12 +9,13 @@ import torch
 from tests.helpers.losses import quadratics
 from trimtab import Quadratic, diagnose
 from trimtab.core.task import Task
-from trimtab.diagnosis.advise import confidence, decide, headline, rounds_of
+from trimtab.diagnosis.advise import best_K, confidence, decide, in_question
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.confirm import Confirmed, affordable, best_K, confirm, in_question
+from trimtab.diagnosis.confirm import Confirmed, affordable, confirm
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.rules import RULES
+from trimtab.diagnosis.sections import headline, rounds_of
 from trimtab.problems.metrics import LOSS
 from trimtab.studies.advice import MATERIAL
 from trimtab.studies.entry import Entry, SeedRun

@@ -14,8 +14,6 @@ from trimtab.diagnosis.advise import (
     Gain,
     confidence,
     decide,
-    headline,
-    rounds_of,
 )
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.confirm import Confirmed
@@ -325,8 +323,8 @@ def _recommendation(case: Case, advice: Advice, confirmed: Confirmed) -> Recomme
             finite = tuple(inf if loss is None else loss for loss in losses)
             trials.append(TrialCurve(entry.name, K, eta, finite))
     return Recommendation(
-        advice=headline(advice, case.eps),
-        saving=rounds_of(confirmed),
+        advice=sections.headline(advice, case.eps),
+        saving=sections.rounds_of(confirmed),
         verdict=advice.verdict,
         algorithm=None if choice is None else choice.algorithm,
         K=None if choice is None else choice.K,
@@ -355,7 +353,7 @@ def _sentences(
         sections.hessians_sentence(
             hessians.delta, hessians.L, got_there, rough=hessians.rough, alike=bool(advice.alike)
         ),
-        rounds_of(confirmed),
+        sections.rounds_of(confirmed),
     ]
     doubts = []
     if isfinite(change) and change > RULES.change:

@@ -9,11 +9,14 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from trimtab.algorithms.registry import kind
 from trimtab.core.sections import Section, Table
+from trimtab.diagnosis.advise import NEAREST, NO_DIFFERENCE, Advice, Choice
+from trimtab.diagnosis.confirm import Confirmed
 from trimtab.diagnosis.intervals import LEVEL
-from trimtab.diagnosis.rules import FEDAVG, RULES, has_K, named
+from trimtab.diagnosis.rules import BETA, FEDAVG, RULES, has_K, named
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
-from trimtab.studies.entry import two_ends
+from trimtab.studies.entry import listed, rounds_in_words, two_ends
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.diagnosis import Diagnosis
@@ -120,6 +123,49 @@ def hessians_sentence(
     if many:
         return f"{said}, which limits local steps in the long run; here K = {K} {did}."
     return f"{said}, but local steps did not save rounds here: K = {K} {did}."
+
+
+def headline(advice: Advice, eps: float) -> str:
+    """Return the first sentence: an imperative only where the runs support one."""
+    choice = advice.choice
+    if choice is None:
+        return f"No advice: {advice.why_not}; run `trimtab compare`."
+    chosen = f"{named(choice.algorithm)} with {settings(choice)}"
+    if advice.verdict == NEAREST:
+        return f"No algorithm reached f - f* = {eps:.2g}; {chosen} came nearest."
+    if advice.verdict == NO_DIFFERENCE:
+        others = listed([named(name) for name in advice.alike])
+        name = named(choice.algorithm)
+        return f"No difference found between {name} and {others}; {chosen} is the simplest."
+    return f"Use {chosen}."
+
+
+def settings(choice: Choice) -> str:
+    """Return the settings in words.
+
+    >>> settings(Choice("fedavg", 8, 0.5))
+    'K = 8, eta_l = 0.5 and eta_g = 1'
+    """
+    known = kind(choice.algorithm)
+    parts = [f"K = {choice.K}"] * known.has_K + [f"{known.step} = {choice.eta:.3g}"]
+    names = [parameter.name for parameter in known.parameters]
+    parts += [f"momentum {BETA:g}"] * ("base" in names) + ["eta_g = 1"] * ("eta_g" in names)
+    return listed(parts)
+
+
+def rounds_of(confirmed: Confirmed) -> str:
+    """Return the rounds of every algorithm that ran, in one sentence."""
+    said = []
+    for entry, R in zip(confirmed.entries, confirmed.R, strict=True):
+        K = entry.settings.get("K")
+        name = entry.shown + (f" (K = {K})" if K else "")
+        if not entry.failed:
+            said.append(f"{name} needed {rounds_in_words(entry.rounds or 0)}")
+        elif entry.diverged:
+            said.append(f"{name} diverged")
+        else:
+            said.append(f"{name} did not get there in {len(entry.curve) or R} rounds")
+    return f"On the problem itself {listed(said)}." if said else ""
 
 
 # -- the runs

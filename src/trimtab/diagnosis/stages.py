@@ -8,8 +8,9 @@ from statistics import median
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, theory
+from trimtab.diagnosis.advise import in_question
 from trimtab.diagnosis.case import Case, explore, leave_the_optimum
-from trimtab.diagnosis.confirm import Confirmed, affordable, confirm, in_question
+from trimtab.diagnosis.confirm import Confirmed, affordable, confirm
 from trimtab.diagnosis.differences import Early, FirstFacts, probe
 from trimtab.diagnosis.hessians import (
     Hessians,
