@@ -91,6 +91,11 @@ def test_the_simplest_of_those_without_a_difference_is_named():
     assert set(advice.alike) == {"scaffold", "fedavg"}
 
 
+def test_an_algorithm_with_fewer_rounds_is_not_passed_over_in_silence():
+    advice = decide(confirmed_as({"scaffold": 10, "fedavg": 30, "sgd": 11}), 0.0, 1.0)
+    assert headline(advice, 1.0) == "Use Sgd with eta = 0.1; no difference to Scaffold was found."
+
+
 # -- decisions
 
 

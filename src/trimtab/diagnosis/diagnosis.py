@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, is_dataclass
 from math import inf, isfinite
-from typing import Any
+from typing import Any, get_type_hints
 
 from trimtab._files import plain
 from trimtab.core import Algorithm
@@ -199,16 +199,13 @@ class Diagnosis:
         return f"<div>{sections_html(shown, figures=False)}</div>"
 
 
-PARTS = {
-    "setting": Setting,
-    "scalars": Scalars,
-    "evidence": Evidence,
-    "tables": Tables,
-    "forecast": Forecast,
-    "recommendation": Recommendation,
-    "sentences": Sentences,
+OWNERS = {
+    field.name: part
+    for part, kind in get_type_hints(Diagnosis).items()
+    if is_dataclass(kind)
+    for field in fields(kind)
 }
-OWNERS = {field.name: part for part, kind in PARTS.items() for field in fields(kind)}
+"""The part of a diagnosis that holds a field."""
 KEYS = ("name", *(field for field in OWNERS if field != "spectra"), "cut", "seconds")  # of the JSON
 
 

@@ -133,11 +133,11 @@ def headline(advice: Advice, eps: float) -> str:
     chosen = f"{named(choice.algorithm)} with {settings(choice)}"
     if advice.verdict == NEAREST:
         return f"No algorithm reached f - f* = {eps:.2g}; {chosen} came nearest."
+    others = listed([named(name) for name in advice.alike])
     if advice.verdict == NO_DIFFERENCE:
-        others = listed([named(name) for name in advice.alike])
         name = named(choice.algorithm)
         return f"No difference found between {name} and {others}; {chosen} is the simplest."
-    return f"Use {chosen}."
+    return f"Use {chosen}; no difference to {others} was found." if others else f"Use {chosen}."
 
 
 def settings(choice: Choice) -> str:

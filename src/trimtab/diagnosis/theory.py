@@ -21,12 +21,11 @@ from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.intervals import Estimate, Sample, constant
-from trimtab.diagnosis.measure import Gradients
+from trimtab.diagnosis.measure import Gradients, noise_samples
 from trimtab.diagnosis.optimum import conjugate_gradients
 from trimtab.diagnosis.panel import Panel, weighted
 from trimtab.diagnosis.predict import QuadraticModel, fedavg_limit
 from trimtab.diagnosis.rules import FEDAVG, RULES, SCAFFOLD, SGD
-from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
 
@@ -336,31 +335,23 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
         return torch.eye(d, dtype=torch.float64) * float(share.sum()) * quadratic.sigma**2 / d
     C = torch.zeros(d, d, dtype=torch.float64)
     most = SAMPLES // problem.N + 2
+    if samples is None:
+        for pair in range(most):
+            noise = noise_samples(panel, x, seed, pair, out_of_time)
+            if noise is None:
+                return None
+            rows = noise.cpu().double()
+            C += (share[:, None] * rows).T @ rows / most
+        return C
+    if samples.batch is None:
+        return C
     for i in range(problem.N):
-        if samples is None:
-            rows, size = _pairs(problem, i, x, seed, most, out_of_time), 1
-        elif samples.batch is None:
-            return C
-        else:
-            rows = _gradients_of_samples(samples, i, x, seed, most, out_of_time)
-            size = batch_size(samples.batch, len(samples.clients[i]))
-        if rows is None or out_of_time():
+        each = _gradients_of_samples(samples, i, x, seed, most, out_of_time)
+        if each is None or out_of_time():
             return None
-        C += float(share[i]) / size * (rows.T @ rows) / len(rows)
+        size = batch_size(samples.batch, len(samples.clients[i]))
+        C += float(share[i]) / size * (each.T @ each) / len(each)
     return C
-
-
-def _pairs(
-    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
-) -> Tensor | None:
-    """Return the differences of pairs of mini-batch gradients, scaled to the noise of one."""
-    rows: list[Vector] = []
-    for pair in range(most):
-        first, second = (problem.oracle(i, seed, 2 * pair + j)(x, 0) for j in (1, 2))
-        rows.append((first - second) / sqrt(2))
-        if out_of_time():
-            return None
-    return torch.stack(rows).detach().cpu().double()
 
 
 def _gradients_of_samples(
