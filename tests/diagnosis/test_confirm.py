@@ -174,6 +174,12 @@ def test_far_slower_algorithms_are_not_in_question_but_two_always_are():
     ]
 
 
+def test_one_algorithm_is_not_advised_because_no_other_ran_on_the_model_in_time():
+    found = in_question(expect(("scaffold", 64, 9)), ["scaffold", "fedavg"], 10.0, trusted=True)
+    assert [one.algorithm for one in found] == ["scaffold", "fedavg"]
+    assert found[1].eta == pytest.approx(0.1)
+
+
 def test_without_a_model_every_algorithm_is_in_question_with_the_step_of_the_curvature():
     found = in_question([], SIMPLEST, 4.0, trusted=True)
     assert [one.algorithm for one in found] == list(SIMPLEST)

@@ -37,11 +37,12 @@ def in_question(
     """Return the two or three algorithms whose order the problem decides, the best expected first.
 
     predicted: in rounds on the model, several K of each algorithm; without any, every name is in
-    question. trusted: whether the model's curvature holds on the way.
+    question. L: the curvature, for the step sizes of algorithms without a prediction. trusted:
+    whether the model's curvature holds on the way.
     """
-    best = [one for name in names if (one := best_K(predicted, name)) is not None]
-    if not best:
-        return [_unexpected(name, L) for name in names[: RULES.compared]]
+    best = [best_K(predicted, name) or _unexpected(name, L) for name in names]
+    if not predicted:
+        return best[: RULES.compared]
     best.sort(key=lambda one: (one.rounds or inf, simplicity_of(one.algorithm)))
     best = best[: RULES.compared]
     fewest = best[0].rounds
