@@ -168,9 +168,9 @@ def diagnose(
         if folder is not None:
             at_end.enter_context(Lock(folder))
         store = Store(folder, asked, problem, resume)
-        chosen = store.kept("panel") or panels.choose(problem, seed, budget)
-        store.keep("panel", chosen)
-        panel = panels.panel_with(problem, *chosen, seed, budget)
+        clients, rows = store.kept("panel") or panels.choose(problem, seed, budget)
+        store.keep("panel", (clients, rows))
+        panel = panels.panel_with(problem, clients, rows, seed, budget)
         case = begin(problem, panel, budget, x0, size, seed, eps, cross_device)
         diagnosis = yield from _stages(case, names, store)
     return replace(diagnosis, name=name)
