@@ -1,7 +1,9 @@
 """Asynchronous rounds: exact sums, the optimum, the clock, checkpoints, and what is refused."""
 
+import re
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -322,3 +324,11 @@ def test_the_algorithm_cannot_be_replaced_while_clients_work_with_it():
     sim, _ = run(SCAFFOLD, 3)
     with pytest.raises(ValueError, match="clients still work with"):
         sim.algorithm = replace(SCAFFOLD, eta_l=0.01)
+
+
+def test_the_example_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "asynchronous.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    exec(block, {})
+    arrivals, *_ = capsys.readouterr().out.split()
+    assert int(arrivals) > 10
