@@ -49,44 +49,36 @@ class Evaluation:
     metrics: functions by name, as `functions` returns them.
     in_target_units: puts outputs and targets into the units of metrics; None where those are the
         units of the loss.
+    layers: the module's description for the kernel; None if the kernel cannot run it.
     """
 
     mean_loss: MeanLoss
     metrics: Mapping[str, Measure]
-    in_target_units: Callable[[Tensor], Tensor] | None = None
+    in_target_units: Callable[[Tensor], Tensor] | None
+    layers: kernel.Layers | None
 
     @torch.no_grad()
-    def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
-        """Return all metrics at x on some data, by the kernel if `layers` is not None."""
-        layers = layers if layers is not None and data.fits_kernel(layers) else None
-        output = self._outputs(data, x, layers)
-        return self._measured(output, data, x, layers, self.metrics)
+    def on(self, data: Data, x: Vector) -> dict[str, float]:
+        """Return all metrics at x on some data."""
+        return self._measured(self._outputs(data, x), data, x, self.metrics)
 
     @torch.no_grad()
-    def over(
-        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
-    ) -> dict[str, float]:
+    def over(self, clients: Iterable[Data], p: Sequence[float], x: Vector) -> dict[str, float]:
         """Return the mean of all metrics over clients with weights p_i.
 
         Built-in metrics whose mean has no meaning (auc, f1, ...) are computed on all samples.
         """
-        if layers is not None and not self.metrics:
+        if self.layers is not None and not self.metrics:
             rows = list[dict[str, float]]()
             for group in _groups(clients):
-                rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
+                rows += self._at_once(group, x, self.layers) or [self.on(d, x) for d in group]
             return weighted_mean(rows, p)
-        return self._over_in_turn(clients, p, x, layers)
-
-    def _over_in_turn(
-        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
-    ) -> dict[str, float]:
         means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
         rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
-        rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
+        rows, kept = [], list[tuple[Tree, Tree]]()
         for data in clients:
-            fast = layers if layers is not None and data.fits_kernel(layers) else None
-            output = self._outputs(data, x, fast)
-            rows.append(self._measured(output, data, x, fast, means))
+            output = self._outputs(data, x)
+            rows.append(self._measured(output, data, x, means))
             # Only outputs and targets are collected; the inputs of a lazy sequence are not.
             if rest:
                 kept.append((_scores_for(rest, output, data.y), data.y))
@@ -135,9 +127,13 @@ class Evaluation:
         both = zip(losses, shares, strict=True)
         return [{"loss": loss, "accuracy": share} for loss, share in both]
 
-    def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tree:
+    def _layers_for(self, data: Data) -> kernel.Layers | None:
+        """Return the module's description if the kernel takes these data too."""
+        return self.layers if self.layers is not None and data.fits_kernel(self.layers) else None
+
+    def _outputs(self, data: Data, x: Vector) -> Tree:
         """Return the module's outputs; None for a loss of module and batch."""
-        mean, d = self.mean_loss, self.mean_loss.model.d
+        mean, d, layers = self.mean_loss, self.mean_loss.model.d, self._layers_for(data)
         if isinstance(mean.loss, OnBatch):
             return None
         large = layers is None and d >= KEEPS_CORES_BUSY
@@ -149,16 +145,11 @@ class Evaluation:
             return mean.outputs(x, data)
 
     def _measured(
-        self,
-        output: Tree,
-        data: Data,
-        x: Vector,
-        layers: kernel.Layers | None,
-        metrics: Mapping[str, Measure],
+        self, output: Tree, data: Data, x: Vector, metrics: Mapping[str, Measure]
     ) -> dict[str, float]:
         """Return the loss, the accuracy of a classifier and some metrics of these outputs."""
         mean = self.mean_loss
-        large = layers is None and mean.model.d >= KEEPS_CORES_BUSY
+        large = mean.model.d >= KEEPS_CORES_BUSY and self._layers_for(data) is None
         with mean.precision(x), one_thread(when=not large):
             if isinstance(mean.loss, OnBatch):
                 measured = {"loss": float(mean.value(x, data))}
@@ -379,9 +370,7 @@ def _as_number(name: str, value: Any) -> float:
         ) from error
 
 
-def metric_standard_error(
-    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
-) -> float | None:
+def metric_standard_error(evaluation: Evaluation, data: Data, x: Vector, name: str) -> float | None:
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
 
     This jackknife works for every metric, also for those that are not means. None if the error is
@@ -390,7 +379,6 @@ def metric_standard_error(
     evaluation: the metrics.
     data: the rows.
     x: the point.
-    layers: as for `Evaluation.on`.
     name: the metric.
     """
     n = len(data)
@@ -402,7 +390,7 @@ def metric_standard_error(
     values = []
     for group in range(groups):
         rows = order[torch.arange(n) % groups != group].sort().values
-        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        measured = evaluation.on(data.take(rows.to(data.device)), x)
         values.append(measured.get(name, float("nan")))
     if not all(map(isfinite, values)):
         return None
