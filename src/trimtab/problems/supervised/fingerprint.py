@@ -15,14 +15,7 @@ from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule, Tree, parts
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
-from trimtab.problems.supervised.reading import (
-    Collate,
-    as_tensor,
-    columns,
-    is_columns,
-    size,
-    stacked,
-)
+from trimtab.problems.supervised.reading import Collate, as_tensor
 from trimtab.problems.supervised.tables import Columns
 
 
@@ -56,8 +49,28 @@ class FingerprintParts:
         return whole(self.clients.clients) if self.clients.in_memory else None
 
     def _hashed(self, items: Iterable[Any]) -> str:
-        reader = self.clients.reader
-        return hashed_items(items, as_samples=reader.collate is not None, on_batch=reader.on_batch)
+        """Return a hash of data; of a Dataset that reads its samples, of its size."""
+        reader, digest, complete = self.clients.reader, sha256(), True
+        for item in items:
+            if item is None:
+                digest.update(b"none")
+            elif isinstance(item, Data):
+                _update(digest, item.batch)
+            elif reader.collate is not None and isinstance(item, list | tuple):
+                code = hashed_code(item)
+                digest.update(code.encode())
+                complete = complete and not code.endswith("?")
+            elif isinstance(item, TensorDataset):
+                for part in item.tensors:
+                    update(digest, as_tensor("the data", part))
+            elif isinstance(item, tuple | list | Mapping) and item:
+                found = item if reader.is_columns(item) else reader.stacked("a client", item)
+                for tree in reader.columns("a client", found):
+                    _update(digest, tree)
+            else:
+                digest.update(repr(reader.size(item)).encode())
+                complete = False
+        return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 
     def _more(self) -> dict[str, str]:
         """Return the parts that most problems do not have."""
@@ -90,33 +103,6 @@ def hashes_of_code(
         "module": hashed_code((modes, model.module), values=False),
         **more,
     }
-
-
-def hashed_items(items: Iterable[Any], *, as_samples: bool = False, on_batch: bool = False) -> str:
-    """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
-    digest, complete = sha256(), True
-    for item in items:
-        if item is None:
-            digest.update(b"none")
-            continue
-        if isinstance(item, Data):
-            _update(digest, item.batch)
-        elif as_samples and isinstance(item, list | tuple):
-            code = hashed_code(item)
-            digest.update(code.encode())
-            complete = complete and not code.endswith("?")
-        elif isinstance(item, TensorDataset):
-            for part in item.tensors:
-                update(digest, as_tensor("the data", part))
-        elif isinstance(item, tuple | list | Mapping) and item:
-            given = is_columns(item, on_batch=on_batch)
-            found = item if given else stacked("a client", item, on_batch=on_batch)
-            for tree in columns("a client", found, on_batch=on_batch):
-                _update(digest, tree)
-        else:
-            digest.update(repr(size(item, as_samples=as_samples, on_batch=on_batch)).encode())
-            complete = False
-    return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 
 
 def _update(digest: Any, tree: Tree) -> None:

@@ -36,7 +36,6 @@ from trimtab.problems.supervised.clients import (
     HeldOutView,
     check_clients,
     check_fraction,
-    no_samples,
     with_own_tests,
 )
 from trimtab.problems.supervised.data import Data
@@ -56,7 +55,7 @@ from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss, least_
 from trimtab.problems.supervised.mean_loss import MeanLoss
 from trimtab.problems.supervised.objective import Curvature, PooledObjective, pooled
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.reading import Collate, Reader
+from trimtab.problems.supervised.reading import Collate, Reader, no_samples
 
 
 class Supervised(TableConstructors, ModelWithStatistics, Problem):
@@ -193,8 +192,7 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         if self._evaluation_data.held_out is not None:
             return self
         given, reader = self.clients.clients, self.clients.reader
-        how = (reader.collate is not None, reader.on_batch)
-        kept, held = (HeldOutView(given, fraction, seed, held, *how) for held in (False, True))
+        kept, held = (HeldOutView(given, fraction, seed, held, reader) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         made = parted if not self.clients.in_memory or parted.has_validation else self
         return record_step(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
