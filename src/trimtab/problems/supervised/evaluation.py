@@ -16,14 +16,12 @@ from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.metrics import (
     BUILTIN_METRICS,
+    builtin,
     find_metric,
-    is_builtin,
-    is_pooled,
-    needs_classifier,
     ranges_of,
 )
 from trimtab.problems.supervised.data import Data
-from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
+from trimtab.problems.supervised.flat import Tree, first_line, join, versions
 from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, loss_kind
 from trimtab.problems.supervised.mean_loss import MeanLoss
 
@@ -73,8 +71,9 @@ class Evaluation:
             for group in _groups(clients):
                 rows += self._at_once(group, x, self.layers) or [self.on(d, x) for d in group]
             return weighted_mean(rows, p)
-        means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
-        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
+        known = {name: builtin(f) for name, f in self.metrics.items()}
+        rest = {name: self.metrics[name] for name, own in known.items() if own and own.pooled}
+        means = {name: f for name, f in self.metrics.items() if name not in rest}
         rows, kept = [], list[tuple[Tree, Tree]]()
         for data in clients:
             output = self._outputs(data, x)
@@ -171,12 +170,15 @@ class Evaluation:
         if self.in_target_units and isinstance(output, Tensor) and isinstance(y, Tensor):
             output, y = self.in_target_units(output), self.in_target_units(y)
         for name, metric in metrics.items():
-            if is_builtin(metric):
-                found = _scores_for({name: metric}, output, y)
-                scores, labels = _as_logits(self.mean_loss.loss, found, y)
-                measured[name] = _ready_number(name, metric, scores, labels)
-            else:
+            if builtin(metric) is None:
                 measured[name] = _number(name, metric, output, y)
+                continue
+            found = _scores_for({name: metric}, output, y)
+            scores, labels = _as_logits(self.mean_loss.loss, found, y)
+            try:
+                measured[name] = float(metric(scores, labels))
+            except ValueError as error:
+                raise ValueError(f"metric '{name}': {error}") from error
         return measured
 
 
@@ -239,8 +241,8 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
             f"metric {given!r} is a function of outputs and targets, which a loss of module and "
             "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
         )
-    numbers = loss_kind(loss)
-    if needs_classifier(chosen) and numbers is not None and numbers.is_regression:
+    numbers, own = loss_kind(loss), builtin(chosen)
+    if own and own.classifier and numbers is not None and numbers.is_regression:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
             "r2 or auc, or your own function."
@@ -306,14 +308,6 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return output, y
 
 
-def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
-    """Return the value of a built-in metric; an error names the metric."""
-    try:
-        return float(metric(output, y))
-    except ValueError as error:
-        raise ValueError(f"metric '{name}': {error}") from error
-
-
 def _scores(output: Tree, y: Tree) -> Tensor | None:
     """Return the outputs for a built-in metric: a tensor, or the `logits` of a dict.
 
@@ -328,21 +322,16 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
 def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
     """Return the outputs for built-in metrics; raise ValueError if there are none."""
     found = _scores(output, y)
-    if found is None:
-        raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
-    return found
-
-
-def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
-    """Return the message for outputs that a built-in metric cannot take."""
+    if found is not None:
+        return found
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
     what = f"the module returns a {type(output).__name__}{keys}"
     if not isinstance(y, Tensor):
         what = f"targets are a {type(y).__name__}"
     # The message shows the function that the user can call on the right parts of the outputs.
-    builtin = (each.function for each in BUILTIN_METRICS.values())
-    function = next(each.__name__ for each in builtin if each is metric)
-    return (
+    name, metric = next(iter(metrics.items()))
+    function = getattr(metric, "__name__", metric)
+    raise ValueError(
         f"metric '{name}' needs scores and targets in one tensor each, but {what}; pass "
         f"{{'{name}': lambda output, y: metrics.{function}(scores of output, labels of y)}}, with "
         "metrics from trimtab.problems."
@@ -351,10 +340,9 @@ def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
 
 def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
     """Return the value of a user's metric; raise ValueError if it changes outputs or targets."""
-    tensors = [*leaves(output), *leaves(y)]
-    before = [version(t) for t in tensors]
+    before = versions((output, y))
     value = metric(output, y)
-    if [version(t) for t in tensors] != before:
+    if versions((output, y)) != before:
         raise ValueError(
             f"metric '{name}' changes outputs or targets in place; let it work on copies."
         )

@@ -218,12 +218,9 @@ class FlatModule:
 
     def __call__(self, x: Vector, X: Tree) -> Any:
         """Return the module's output at x."""
-        module = self.at(x)
-        if not isinstance(X, Tensor):
-            return self._of_parts(X)
-        before = version(X)
-        output = module(X)
-        if version(X) != before:
+        module, before = self.at(x), versions(X)
+        output = module(X) if isinstance(X, Tensor) else self._of_parts(X)
+        if versions(X) != before:
             raise ValueError(changes_inputs(_name(self.module)))
         return output
 
@@ -241,11 +238,7 @@ class FlatModule:
         places = () if isinstance(X, Mapping) else X
         if self._spread is None:
             self._spread = accepts(self.module.forward, places, names)
-        before = [version(leaf) for leaf in leaves(X)]
-        output = self.module(*places, **names) if self._spread else self.module(X)
-        if [version(leaf) for leaf in leaves(X)] != before:
-            raise ValueError(changes_inputs(_name(self.module)))
-        return output
+        return self.module(*places, **names) if self._spread else self.module(X)
 
     def gradient(self, loss: Tensor) -> Vector:
         """Return the gradient of a loss with respect to the vector it was computed at."""
@@ -410,6 +403,11 @@ def version(t: Tensor) -> int:
     """Return a number that changes when a tensor, or the tensor it is a view of, is written to."""
     # Tensors of inference mode have no counter.
     return -1 if t.is_inference() else t._version
+
+
+def versions(tree: Tree) -> list[int]:
+    """Return the `version` of each tensor of a tree."""
+    return [version(tree)] if isinstance(tree, Tensor) else [version(t) for t in leaves(tree)]
 
 
 def changes_inputs(owner: str) -> str:
