@@ -383,14 +383,11 @@ def metric_standard_error(evaluation: Evaluation, data: Data, x: Vector, name: s
     if not all(map(isfinite, values)):
         return None
     if max(values) == min(values):
-        return _error_of_equals(evaluation, name, n)
+        # If all rows give the same value, the jackknife finds no error, though the next row may
+        # differ. By Laplace's rule of succession 1 in n + 2 does, so that the error is this share
+        # of the range.
+        metric = ranges_of(evaluation.metrics, None).get(name)
+        span = inf if metric is None else metric.high - metric.low
+        return span / (n + 2) if isfinite(span) else 0.0
     mean = fmean(values)
     return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
-
-
-def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
-    # If all rows give the same value, the jackknife finds no error, though the next row may differ.
-    # By Laplace's rule of succession 1 in n + 2 does, so that the error is this share of the range.
-    metric = ranges_of(evaluation.metrics, None).get(name)
-    span = inf if metric is None else metric.high - metric.low
-    return span / (n + 2) if isfinite(span) else 0.0

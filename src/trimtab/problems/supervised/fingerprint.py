@@ -1,6 +1,6 @@
 """What tells one Supervised from another in a saved run: its settings, code, numbers and data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -33,20 +33,16 @@ class FingerprintParts:
 
     def fingerprint(self) -> str:
         """Return a line with a value for each part."""
-        uniform = self.weights.stride() == (0,)
+        uniform, clients = self.weights.stride() == (0,), self.clients
         sizes = {"N": len(self.weights), "d": self.model.d}
         hashes = {
-            "start": hashed_tensors(self._start()),
+            "start": hashed_tensors(list(self.model.state_dict(self.model.start).values())),
             "weights": "uniform" if uniform else hashed_tensors([self.weights]),
-            "data": "?" if self._items is None else self._hashed(self._items),
+            # The data of the clients, whether learnt from or held out, if they are in memory.
+            "data": self._hashed(whole(clients.clients)) if clients.in_memory else "?",
             "test": None if self.unseen.given is None else self._hashed([self.unseen.given]),
         }
         return line("Supervised", {**sizes, **self.settings, **self.code, **hashes, **self._more()})
-
-    @property
-    def _items(self) -> Sequence[Any] | None:
-        """The data of the clients, whether learnt from or held out; None if not in memory."""
-        return whole(self.clients.clients) if self.clients.in_memory else None
 
     def _hashed(self, items: Iterable[Any]) -> str:
         """Return a hash of data; of a Dataset that reads its samples, of its size."""
@@ -85,10 +81,6 @@ class FingerprintParts:
         if isinstance(self.columns, Columns) and self.columns.target_scale:
             more["target_scale"] = hashed_tensors([self.columns.scale_of_targets])
         return more
-
-    def _start(self) -> list[Tensor]:
-        """Return the parameters and buffers that a run starts with."""
-        return list(self.model.state_dict(self.model.start).values())
 
 
 def hashes_of_code(

@@ -234,11 +234,11 @@ class FlatModule:
 
     def _of_parts(self, X: Tree) -> Any:
         """Return the output for a dict or tuple: its arguments, if its forward has such, or one."""
-        names = X if isinstance(X, Mapping) else {}
-        places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = accepts(self.module.forward, places, names)
-        return self.module(*places, **names) if self._spread else self.module(X)
+            self._spread = takes_parts(self.module.forward, X)
+        if not self._spread:
+            return self.module(X)
+        return self.module(**X) if isinstance(X, Mapping) else self.module(*X)
 
     def gradient(self, loss: Tensor) -> Vector:
         """Return the gradient of a loss with respect to the vector it was computed at."""
@@ -390,10 +390,11 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
-    """Return whether a function takes these arguments by place and by name."""
+def takes_parts(forward: Callable[..., Any], X: Tree) -> bool:
+    """Return whether a function takes the parts of a dict by name, or those of a tuple by place."""
+    arguments = inspect.signature(forward)
     try:
-        inspect.signature(forward).bind(*places, **names)
+        _ = arguments.bind(**X) if isinstance(X, Mapping) else arguments.bind(*X)
     except TypeError:
         return False
     return True

@@ -110,8 +110,8 @@ class TableConstructors:
             if table is not None:
                 settings[name] = columns.read(table, loss, f"the {name} table")
         clients = [(X[part], y[part]) for part in rows.values()]
-        made = cls(sized(module, columns.width), loss, clients, **settings)
-        return made._of_table(columns, list(rows))
+        given = {"module": sized(module, columns.width), "loss": loss, "clients": clients}
+        return cls(**given, **settings)._of_table(columns, list(rows))
 
     @classmethod
     def from_datasets(
@@ -151,7 +151,8 @@ class TableConstructors:
         for name, other in {"test": test, "validation": validation}.items():
             if other is not None:
                 settings[name] = read(without_format(other))
-        return cls(module, loss, clients, **settings)._of_table(fields, names)
+        given = {"module": module, "loss": loss, "clients": clients}
+        return cls(**given, **settings)._of_table(fields, names)
 
     def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> Self:
         self.columns, self.names = columns, names

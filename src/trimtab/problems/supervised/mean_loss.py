@@ -205,13 +205,10 @@ class MeanLoss:
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
         """Return the loss of outputs; raise ValueError if it changes the targets."""
+        before = versions(data.y)
         with _Naming(data.owner):
-            return self._of_outputs(output, data.y)
-
-    def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
-        before = versions(y)
-        loss = self.loss(output, y)
-        if versions(y) != before:
+            loss = self.loss(output, data.y)
+        if versions(data.y) != before:
             raise ValueError(changes_targets("the loss"))
         return loss
 
@@ -293,7 +290,7 @@ class MeanLoss:
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
                 return loss
-            return self._of_outputs(model(x, data.X), data.y)
+            return self.of_outputs(model(x, data.X), data)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
         """Return the gradient of a loss that may not be a mean, by way of all outputs.

@@ -103,11 +103,6 @@ _LOSSES = ("cross_entropy", "binary_cross_entropy_with_logits", "mse_loss")
 _NUMBERS = 20_000_000
 
 
-def is_linear(layers: Layers) -> bool:
-    """Return whether a model is one layer with one of these losses."""
-    return layers.activations == ("none",) and layers.loss in _LOSSES
-
-
 def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:
     """Return the Hessian of the mean loss on X at x times each row of V.
 
@@ -172,9 +167,8 @@ class Curvature:
     def __init__(self, mean_loss: MeanLoss, vectorised: Vectorised) -> None:
         self._mean_loss, self._vectorised = mean_loss, vectorised
         self._function: FunctionOfVector | None = None
-        self._right: bool | None = (
-            None  # whether vmap agrees with autograd; None before the comparison
-        )
+        # Whether vmap agrees with autograd; None before the comparison.
+        self._right: bool | None = None
 
     def is_faster(self, clients: ClientData, batch: int | float | None) -> bool:
         """Return whether several clients at once are faster than one after the other."""
@@ -185,7 +179,9 @@ class Curvature:
     def _linear(self) -> Layers | None:
         """The layer of a linear model; None if it is not linear, or was changed."""
         layers = self._mean_loss.known_layers
-        return layers if layers is not None and is_linear(layers) else None
+        if layers is None or layers.activations != ("none",) or layers.loss not in _LOSSES:
+            return None
+        return layers
 
     def products(self, x: Vector, data: Sequence[Data], V: Tensor) -> Tensor:
         """Return the Hessian on each client's data times its rows of V, of shape (s, m, d)."""
@@ -207,17 +203,16 @@ class Curvature:
         return found
 
     def whole(self, clients: ClientData) -> Callable[[int, Vector], Tensor] | None:
-        """Return (i, x) -> the Hessian on the data of client i, for linear models alone."""
-        layers = self._linear_for(clients)
-        return None if layers is None else lambda i, x: linear_hessian(layers, x, clients[i].X)
+        """Return (i, x) -> the Hessian on the data of client i, for linear models alone.
 
-    def _linear_for(self, clients: ClientData) -> Layers | None:
-        """Return the layer of a linear model; None if the data of some client do not fit it."""
+        None also if the data of some client do not fit the model's layer.
+        """
         layers = self._linear
         if layers is None or not clients.in_memory:
             return None
-        fits_kernel = all(clients[i].fits_kernel(layers) for i in range(len(clients)))
-        return layers if fits_kernel else None
+        if not all(clients[i].fits_kernel(layers) for i in range(len(clients))):
+            return None
+        return lambda i, x: linear_hessian(layers, x, clients[i].X)
 
     def _of_one_size(self, x: Vector, data: Sequence[Data], V: Tensor, n: int) -> Tensor:
         """Return the products of clients that have n samples each."""
