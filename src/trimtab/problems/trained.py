@@ -258,7 +258,6 @@ def load(folder: str | Path, *, algorithm: str | None = None, module: Any = None
 
 
 def _of_algorithm(folder: Path, name: str) -> Path:
-    """Return the folder of an algorithm of a comparison."""
     # The folder of scaffold is scaffold-K5 in a comparison that was given K.
     names = {read_json(path)["card"]["algorithm"]: path for path in folder.glob(f"*/{MODEL}")}
     if name in names:
@@ -274,7 +273,6 @@ def _of_algorithm(folder: Path, name: str) -> Path:
 
 
 def _no_model(folder: Path, about: Path) -> ValueError:
-    """Return the error for a folder without a model."""
     if not folder.exists():
         return ValueError(
             f"{folder}: there is no such folder; pass that of a run, a comparison or a "
