@@ -143,7 +143,7 @@ class TableConstructors:
         settings: further arguments of Supervised.
         """
         parts = datasets_of(dataset, client)
-        fields = fields_of(parts[0].column_names, client, inputs, target, loss)
+        fields = fields_of(parts, client, inputs, target, loss)
         read = partial(fields.read, as_samples=collate is not None)
         clients, names = clients_of(parts, client, read)
         if collate is not None:
