@@ -271,7 +271,6 @@ def column_of(frame: Any, name: str, what: str) -> Any:
 
 
 def _numbers(column: Any, name: str, what: str) -> Any:
-    """Return a column as an array of floating-point numbers."""
     try:
         return column.to_numpy(dtype=float)
     except (TypeError, ValueError):
