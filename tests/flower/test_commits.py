@@ -260,13 +260,26 @@ def test_a_size_that_changes_is_refused(tmp_path, refused):
     ("options", "words"),
     [
         ({"clients": 0}, ["clients is 0"]),
+        ({"clients": "3"}, ["clients is '3'"]),
+        ({"clients": 2.5}, ["clients is 2.5"]),
         ({"clients": 3, "weights": {0: 1.0}}, ["weights has 1 entries for 3 clients"]),
-        ({"clients": 2, "weights": {0: 1.0, 1: 0.0}}, ["not all positive"]),
+        ({"clients": 2, "weights": {0: 1.0, 1: 0.0}}, ["weights is {0: 1.0, 1: 0.0}", "positive"]),
+        ({"clients": 2, "weights": {0: "a", 1: 1.0}}, ["positive"]),
+        ({"clients": 2, "weights": [1.0, 2.0]}, ["weights is [1.0, 2.0]", "by names"]),
+        ({"clients": 2, "checkpoint": "."}, ["checkpoint is '.'", "a file"]),
+        ({"clients": 2, "checkpoint": 3}, ["checkpoint is 3", "a file"]),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(options, words, refused):
     with refused(*words):
         Scaffold(**options)
+
+
+@pytest.mark.parametrize("wrong", [{"folder": None}, {"name": 3}, {"keep": -1}, {"keep": "a"}])
+def test_arguments_of_the_mod_that_cannot_be_are_refused(wrong, refused):
+    ((name, value),) = wrong.items()
+    with refused(f"{name} is {value!r}"):
+        Control(**{"folder": "state/"} | wrong)
 
 
 class Changed(Nodes):
