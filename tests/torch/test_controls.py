@@ -270,6 +270,22 @@ def test_a_correct_form_reaches_the_stationary_point(form):
     assert far(server.c, counted(server, controls)) < 1e-12
 
 
+@pytest.mark.parametrize("optimizer", [sgd, momentum, adamw])
+def test_a_parameter_without_a_gradient_has_one_of_zeros_from_the_first_step(optimizer):
+    """As in `simulate`: the optimiser's memory goes on, whether or not zero_grad() keeps zeros."""
+
+    def keeping(parameters):
+        kept = optimizer(parameters)
+        kept.zero_grad = lambda: type(kept).zero_grad(kept, set_to_none=False)
+        return kept
+
+    found = []
+    for kind in (optimizer, keeping):
+        torch.manual_seed(0)
+        found.append(loop(Controls, kind, parts=True, R=2)[1])
+    assert far(found[0].x, found[1].x) == far(found[0].c, found[1].c) == 0
+
+
 class Unchecked(Controls):
     """Controls without the checks of correct(): what other implementations do."""
 

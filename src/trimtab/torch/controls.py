@@ -197,9 +197,7 @@ class Controls:
             now.scaler.unscale_(now.optimizer)
         now.staged = {}
         for name, p in now.parameters.items():
-            if p.grad is None:
-                if not now.shift[name].any():
-                    continue  # No client has used this parameter; the optimiser skips it.
+            if p.grad is None:  # The optimiser would skip it, and its momentum would not move it.
                 p.grad = torch.zeros_like(p)
             now.staged[name] = p.grad.to(now.shift[name].dtype, copy=True)
             p.grad.copy_(now.staged[name] + now.shift[name])
