@@ -126,6 +126,18 @@ def test_a_client_that_missed_two_rounds_keeps_its_state(three):
     assert three.exact()
 
 
+def test_a_state_that_the_server_does_not_have_is_dropped_at_once(three, refused):
+    three.round()
+    three.round(lost=[1])
+    client, (_, c, accepted) = three.controls[1], three.server.send(1)
+    lost = client.tag
+    client.begin(c, sgd(three.model.parameters()), accepted=accepted)
+    assert client.tag != lost
+    assert client.state_dict()["pending"] is None
+    with refused("commit() finds no finished round"):
+        client.commit()
+
+
 def test_x_belongs_to_the_receiver(three):
     x, _, _ = three.server.send(0)
     x["weight"].zero_()
