@@ -214,6 +214,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, refused):
         Scaffold(clients=11, checkpoint=path)
     with refused("weights=None", "another checkpoint"):
         strategy(checkpoint=path, weights=dict(enumerate(EQUAL)))
+    weighed = tmp_path / "{weighed}"
+    start(strategy(checkpoint=weighed, weights=dict.fromkeys(range(N), 1)), Nodes(app, N), 1)
+    with refused(f"{weighed} was saved with weights={{'0': 1.0, '1': 1.0", "pass the same weights"):
+        strategy(checkpoint=weighed)
     with refused("another model", str(path)):
         strategy(checkpoint=path).start(Nodes(app, N), ArrayRecord({"w": torch.ones(1)}))
     path.write_bytes(path.read_bytes()[:50])

@@ -107,8 +107,8 @@ class Scaffold(FedAvg):
         if _shapes(arrays) != _shapes(initial_arrays):
             raise BadArgument(
                 "checkpoint",
-                f"{self.checkpoint} is of another model than initial_arrays; pass another "
-                "{checkpoint}.",
+                "{_path} is of another model than initial_arrays; pass another {checkpoint}.",
+                _path=self.checkpoint,
             )
         if first:
             log.info("%s: continuing after round %d", self.checkpoint, first)
@@ -300,15 +300,17 @@ class Scaffold(FedAvg):
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise BadArgument(
                 "checkpoint",
-                f"{path} is damaged ({str(error).rstrip('.')}); restore it, or pass another "
-                "{checkpoint}.",
+                "{_path} is damaged ({_why}); restore it, or pass another {checkpoint}.",
+                _path=path,
+                _why=str(error).rstrip("."),
             ) from None
         for key, own in (("clients", self.clients), ("weights", self.weights)):
             if head[key] != own:
                 raise BadArgument(
                     key,
-                    f"{path} was saved with {key}={head[key]}; pass the same {{{key}}}, or another "
+                    "{_path} was saved with {_key}={_saved}; pass the same {_key}, or another "
                     "{checkpoint}.",
+                    **{"_path": path, "_key": key, "_saved": head[key]},
                 )
         self.experiment, self.rounds, self.sizes = head["experiment"], head["rounds"], head["sizes"]
         self.accepted = {name: Accepted(*one) for name, one in head["accepted"].items()}
