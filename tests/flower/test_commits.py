@@ -225,6 +225,26 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, refused):
         strategy(checkpoint=path)
 
 
+class Slower(Nodes):
+    """Nodes of which others are slower in each run."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return super().send_and_receive(list(messages)[::-1], timeout=timeout)
+
+
+def test_the_bits_do_not_depend_on_which_client_was_faster(tmp_path):
+    found = []
+    for kind in (Nodes, Slower):
+        scaffold = strategy()
+        app = app_of(labelled(UNEQUAL), tmp_path)
+        result = start(scaffold, kind(app, N))
+        found.append(
+            {**result.arrays.to_torch_state_dict(), **{f"c/{n}": v for n, v in scaffold.c.items()}}
+        )
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
 # -- what does not fit
 
 
