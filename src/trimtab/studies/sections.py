@@ -309,9 +309,10 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def _budget(result: "Comparison", budget: float) -> str:
     round_cost = result.about.round_cost
     besides = f", a round counting {round_cost:g} besides its own" if round_cost else ""
+    both = f" and the round cost {round_cost:.15g}" if round_cost else ""
     return (
         f"Each algorithm had a budget of {format_number(budget).strip()} sample gradients"
-        f"{besides}; with the budget {budget:.15g} the comparison can be repeated anywhere."
+        f"{besides}; with the budget {budget:.15g}{both} the comparison can be repeated anywhere."
     )
 
 
