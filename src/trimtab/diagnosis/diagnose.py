@@ -230,9 +230,11 @@ def _checked_size(
         )
     size = cohort_size(S, problem.N)
     if not _positive(minutes):
-        raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
+        sentence = "{minutes:{_given}}; pass a number of minutes that is positive."
+        raise BadArgument("minutes", sentence, _given=minutes)
     if eps is not None and not _positive(eps):
-        raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
+        sentence = "{eps:{_given}}; pass the f(x) - f(x*) that is wanted, a positive number."
+        raise BadArgument("eps", sentence, _given=eps)
     return size
 
 

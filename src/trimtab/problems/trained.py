@@ -167,7 +167,7 @@ class TrainedModel:
         first = next(self.module.parameters())
         columns, fields = self.description.columns, self.description.fields
         if columns is not None:
-            if not hasattr(data, "iloc"):
+            if not (hasattr(data, "iloc") and hasattr(data, "columns")):
                 raise ValueError(
                     f"the model takes a table, but predict got a {type(data).__name__}; pass a "
                     f"DataFrame with {', '.join(map(str, columns.taken))}."
