@@ -405,7 +405,7 @@ def test_who_lost_its_state_four_times_in_twenty_commits_sits_out(make, kinds, f
     server = make().server
     sites = {"restart": {"sites": ["a"]}, "restore": {"sites": ["a"]}}
     server._ledger.lines = [{"kind": kind} | sites.get(kind, {}) for kind in kinds]
-    assert server._forgetful() == forgetful
+    assert server._not_helped() == forgetful
 
 
 # -- metrics

@@ -7,6 +7,8 @@ The server names experiments and branches, so they are counted together, for eac
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -59,7 +61,7 @@ class Answers:
             self._count(entry.line)
         self._entries.clear()
 
-    def seen(self, experiment: str) -> list[Any] | None:
+    def seen(self, experiment: Any) -> list[Any] | None:
         """Return the place of the server's journal at the last reply, as a reply has it."""
         known = self._experiments.get(experiment)
         return None if known is None or known.seen is None else list(known.seen)
@@ -83,14 +85,11 @@ class Answers:
 
     def stored(self, request: Message, identity: str) -> Message | None:
         """Return the reply to the same request, if it was answered; refuse another request."""
-        known = self._experiments.get(request["experiment"], _Experiment())
-        work = request["kind"] == "work"
-        before = known.end.get(request["kind"], "")
-        if work:
-            before = known.exchanges.get(request["exchange"], "") if request["r"] == known.r else ""
+        before = self._before(request)
         if before not in ("", identity):
-            what = f"round {request['r']}" if work else "the last model"
-            raise Refusal(f"it has answered {what} of branch {known.branch} to another broadcast.")
+            what = f"round {request['r']}" if request["kind"] == "work" else "the last model"
+            where = f"{what} of branch {request['branch']}"
+            raise Refusal(f"it has answered {where} to another broadcast.")
         try:
             found = read(self._path(request))
         except (FileNotFoundError, ValueError):
@@ -102,6 +101,27 @@ class Answers:
             self._sent(request, identity, found.header)
         arrays = {k: v for k, v in found.arrays.items() if not k.startswith(_STATE)}
         return Message(found.header, arrays)
+
+    def _before(self, request: Message) -> str:
+        """Return the identity of what was answered in the place of a request; empty for nothing."""
+        known = self._experiments.get(request["experiment"], _Experiment())
+        if request["kind"] != "work":
+            return known.end.get(request["kind"], "")
+        return known.exchanges.get(request["exchange"], "") if request["r"] == known.r else ""
+
+    @contextmanager
+    def answering(self, request: Message, identity: str) -> Iterator[None]:
+        """Write a line for an answer that fails, too.
+
+        That it fails depends on the data: asked for ever other broadcasts, a server could learn
+        where a gradient overflows. The same broadcast is computed again.
+        """
+        try:
+            yield
+        except Exception:
+            if not self._before(request):
+                self._sent(request, identity, {})
+            raise
 
     def between(self, request: Message) -> dict[str, Tensor]:
         """Return the client's state after the exchange before."""

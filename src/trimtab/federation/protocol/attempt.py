@@ -9,13 +9,15 @@ from typing import Any
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from trimtab.commit import Accepted, digest
+from trimtab.commit import START, Accepted, digest
 from trimtab.core import Program, State, Vector, leaves, nbytes
 from trimtab.core.oracle import ServerDraws, server_random
 from trimtab.core.replies import Tally
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
 from trimtab.federation.protocol.checks import (
+    ENOUGH,
+    NotBelieved,
     Report,
     is_reached,
     mean_metrics,
@@ -122,7 +124,7 @@ class Cohort(ServerDraws):
         self._ask_once(number, where, arrays)
         self.bytes_down += len(self.alive) * nbytes(broadcast)
         self.spool.clear()
-        self.alive = self._collect(number, exchange, where, arrays)
+        self.alive = self._collect(number, where, arrays)
         self.answered.append([member.name for member in self.alive])
         if len(self.alive) < self.min_sites:
             raise TooFew
@@ -146,15 +148,13 @@ class Cohort(ServerDraws):
         if asked != self.ledger.asked():
             self.ledger.ask(asked)
 
-    def _collect(
-        self, number: int, exchange: Exchange, where: str, arrays: dict[str, Tensor]
-    ) -> Sequence[Member]:
+    def _collect(self, number: int, where: str, arrays: dict[str, Tensor]) -> Sequence[Member]:
         """Spool the replies as they come; return the sites that answered, in their order."""
         norms: dict[str, dict[str, float]] = {}
         facts = {"exchange": number, "r": self.r, "seed": self.standing.seed}
         replies = self.inquiry.replies(self.standing, "work", self.alive, arrays, x=where, **facts)
         for member, reply in replies:
-            if self._sound(member, reply, exchange):
+            if self._sound(member, reply, number):
                 self.spool.put(member.index, Message({}, reply.arrays))
                 norms[member.name] = {name: _norm(array) for name, array in reply.arrays.items()}
                 self.states[member.name] = reply.accepted
@@ -182,7 +182,7 @@ class Cohort(ServerDraws):
             elif m.name in self.refused:
                 m = replace(m, refused=m.refused + 1)
             members.append(m)
-        if self.plan.stateful and not first:
+        if self.plan.stateful and not first and len(names) >= ENOUGH:
             own = [self.norms[name] for name in names]
             first = {place: median(norms[place] for norms in own) for place in own[0]}
         return replace(self.standing, server=server, members=tuple(members), r=self.r, first=first)
@@ -212,16 +212,18 @@ class Cohort(ServerDraws):
         names = ", ".join(sorted(self.refused))
         return f" without {names}, whose update was refused: let it leave, or lower min_sites"
 
-    def _sound(self, member: Member, reply: Report, exchange: Exchange) -> bool:
+    def _sound(self, member: Member, reply: Report, number: int) -> bool:
         """Return whether an upload and its report are valid; if not, the site sits out."""
+        exchanges, kept = self.plan.exchanges, reply.accepted
         try:
-            check_arrays("its upload", reply.arrays, leaves(exchange.upload), self.limit)
+            check_arrays("its upload", reply.arrays, leaves(exchanges[number].upload), self.limit)
+            shows_state = kept.tag != START and kept.digest
+            if self.plan.stateful and number + 1 == len(exchanges) and not shows_state:
+                raise NotBelieved("it does not say which state it has kept")
             self._note(member, reply)
-        except NotFinite as error:
-            self.inquiry.diverged.add(member.name)
-            self.inquiry.turn_away(member.name, str(error).rstrip("."))
-            return False
         except ValueError as error:
+            whose = self.inquiry.diverged if isinstance(error, NotFinite) else self.refused
+            whose.add(member.name)
             self.inquiry.turn_away(member.name, str(error).rstrip("."))
             return False
         return True

@@ -77,6 +77,9 @@ log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
+# What is asked besides the rounds takes a site no longer than 3 rounds, or a minute, and 10 minutes
+# for what it measures at the end; a site that is silent does not keep the others waiting for more.
+_TIMES, _SHORT, _LONG = 3.0, 60.0, 600.0
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
@@ -148,6 +151,8 @@ class Coordinator:
         self._untold: dict[str, str] = {}
         self._compared: set[str] = set()  # sites whose place in the journal was looked at
         self._refused: tuple[int, set[str]] = 0, set()  # in the attempts at this round
+        self._attempts = 0  # at rounds, in this process
+        self._helped: dict[str, tuple[int, int]] = {}  # how often in vain, until which attempt
         self._lock = Lock(private_folder(folder))
         try:
             self._ledger = Ledger(folder, keep)
@@ -194,6 +199,7 @@ class Coordinator:
             )
         reached = False
         while self.standing.r < self.R and not reached:
+            self._attempts += 1
             cohort, done, pause = self._cohort(ask), None, True
             try:
                 done = self._round(cohort)
@@ -214,7 +220,7 @@ class Coordinator:
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
             self._refused = cohort.r, cohort.refused
-            lost = cohort.inquiry.lost - self._forgetful()
+            lost = cohort.inquiry.lost - self._not_helped()
             if lost:
                 self._settle(partial(self._recover, ask, lost))
             if gaps := self._unknown(cohort.inquiry.seen):
@@ -263,7 +269,7 @@ class Coordinator:
         return Cohort(
             self.standing,
             plan(self.standing.algorithm, x.numel(), x.dtype),
-            self._inquiry(ask),
+            self._inquiry(ask, self.round_timeout),
             self._ledger,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
@@ -335,12 +341,17 @@ class Coordinator:
         first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
         self._ledger.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
 
-    def _forgetful(self) -> set[str]:
-        """Return the sites that lose their state again and again: nothing is done for them now."""
+    def _not_helped(self) -> set[str]:
+        """Return the sites for whose state nothing is done now.
+
+        They lose it again and again, or helping them failed n times in a row, for which all sites
+        wait: then it is tried again after 2^(n - 1) attempts at a round.
+        """
         last = self.journal[-_LATELY:]
         recoveries = [line["sites"] for line in last if line["kind"] in ("restore", "restart")]
         times = Counter(name for sites in recoveries for name in sites)
-        return {name for name, count in times.items() if count >= _OFTEN}
+        later = {name for name, (_, until) in self._helped.items() if self._attempts < until}
+        return later | {name for name, count in times.items() if count >= _OFTEN}
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
@@ -356,6 +367,10 @@ class Coordinator:
             return
         inquiry = self._inquiry(ask)
         restored = controls.restored(standing, inquiry, lost)
+        for name in lost:
+            vain = 1 + self._helped.pop(name, (0, 0))[0]
+            if restored is None or name in inquiry.absent:
+                self._helped[name] = vain, self._attempts + 2 ** (vain - 1)
         if restored is None:
             log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
@@ -366,14 +381,14 @@ class Coordinator:
         """Let the sites measure the last x; without enough of them they are asked again."""
         standing, reports = self.standing, dict[str, SiteReport]()
         self._ledger.ask_end("statistics", digest({"0": standing.server.x}))
-        statistics = self.norms.gather(self._inquiry(ask), self.standing, self.min_sites)
+        statistics = self.norms.gather(self._inquiry(ask, _LONG), self.standing, self.min_sites)
         if statistics is None and not last:
             sleep(self.pause)
             return
         arrays = arrays_of((standing.server.x, *(statistics or {}).values()))
         self._ledger.ask_end("evaluate", digest(arrays))
         standing = self.standing
-        inquiry = self._inquiry(ask)
+        inquiry = self._inquiry(ask, _LONG)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
                 reports[member.name] = report_of(member, reply)
@@ -399,9 +414,12 @@ class Coordinator:
         Spool(self.folder / "spool").delete()
         self.outcome = Outcome(standing.r, reached, metrics)
 
-    def _inquiry(self, ask: Ask) -> Inquiry:
+    def _inquiry(self, ask: Ask, least: float = _SHORT) -> Inquiry:
+        """Return an inquiry that takes as long as 3 rounds, and so many seconds at least."""
+        took = [line["seconds"] for line in self.journal[-_LATELY:] if line["kind"] == "round"]
+        timeout = min(self.round_timeout, max(least, _TIMES * max(took, default=0.0)))
         terms = None if self.terms is None else self.terms()
-        return Inquiry(ask, self.round_timeout, self.ranges, terms, self._untold, self.keep)
+        return Inquiry(ask, timeout, self.ranges, terms, self._untold, self.keep)
 
     # -- commits
 
