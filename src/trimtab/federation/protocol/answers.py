@@ -56,7 +56,7 @@ class Answers:
         self._entries = read_chain(folder / SENT)
         self._head = self._entries[-1].digest if self._entries else ""
         self._experiments: dict[str, _Experiment] = {}
-        self._spent: Counter[tuple[str, str]] = Counter()  # by what is counted, and problem file
+        self._spent: Counter[tuple[str, str]] = Counter()  # by entries of the policy
         for entry in self._entries:
             self._count(entry.line)
         self._entries.clear()
@@ -80,8 +80,10 @@ class Answers:
 
     def measures(self, request: Message) -> bool:
         """Return whether the budget of metrics allows one more reply with metrics."""
-        limit = None if self.policy is None else self.policy.metrics
-        return limit is None or self._spent["metrics", self._problem(request)] < limit
+        if self.policy is None:
+            return True
+        counted = _metrics_of(_now(), request["experiment"], self._problem(request))
+        return all(self._spent[key] < getattr(self.policy, key[0]) for key in counted)
 
     def stored(self, request: Message, identity: str) -> Message | None:
         """Return the reply to the same request, if it was answered; refuse another request."""
@@ -175,8 +177,7 @@ class Answers:
     def _log(self, line: dict[str, Any]) -> None:
         with writing(self.folder):
             durable.fault_point("site:before-sent")
-            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            entry = append(self.folder / SENT, {"time": now} | line, self._head)
+            entry = append(self.folder / SENT, {"time": _now()} | line, self._head)
             durable.fault_point("site:after-sent")
         self._head = entry.digest
         self._count(entry.line)
@@ -193,7 +194,7 @@ class Answers:
         if line["kind"] in ("evaluate", "statistics"):
             known.end[line["kind"]] = line["identity"]
         if "metrics" in line:
-            self._spent["metrics", line["problem"]] += 1
+            self._spent.update(_metrics_of(line["time"], line["experiment"], line["problem"]))
         known.seen = line["branch"], line["commit"], line["head"]
 
     def _check_budget(self, what: str, request: Message) -> None:
@@ -212,6 +213,16 @@ class Answers:
             return folder / f"{request['branch']}-{request['kind']}"
         exchange = request["exchange"] if exchange is None else exchange
         return folder / f"{request['branch']}-{request['r']}-{exchange}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _metrics_of(time: str, experiment: str, problem: str) -> list[tuple[str, str]]:
+    """Return the entries of a policy by which a reply with metrics counts, and for what."""
+    day = time.partition("T")[0]
+    return [("metrics", problem), ("metrics_per_experiment", experiment), ("metrics_per_day", day)]
 
 
 def identity_of(request: Message, arrays: str) -> str:

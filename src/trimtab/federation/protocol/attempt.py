@@ -1,7 +1,7 @@
 """One attempt at a round: the sites as an algorithm sees them, `clients.run` over machines."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from math import nan
 from statistics import median
 from typing import Any
@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from trimtab.commit import START, Accepted, digest
-from trimtab.core import Program, State, Vector, leaves, nbytes
+from trimtab.core import Program, State, leaves, nbytes
 from trimtab.core.oracle import ServerDraws, server_random
 from trimtab.core.replies import Tally
-from trimtab.federation.events import SiteReport
+from trimtab.federation.events import RoundCommitted, SiteReport
 from trimtab.federation.message import Message, NotFinite, arrays_of, check_arrays, filled
 from trimtab.federation.protocol.checks import (
     ENOUGH,
@@ -28,45 +28,6 @@ from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.ledger import Asked, Ledger, Member, Spool, Standing
 from trimtab.problems.metrics import Metric
-
-
-@dataclass(frozen=True)
-class FederatedRound:
-    """What a committed round left behind.
-
-    r: its number, from 1.
-    cohort: the sites that answered.
-    drift, cosine: the mean |dx_i|, and the agreement of the updates.
-    metrics: of the x that the sites received, which is that of round r - 1.
-    absent: the sites that sat out, and why.
-    """
-
-    r: int
-    x: Vector
-    server: State
-    cohort: tuple[str, ...]
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    drift: float
-    cosine: float
-    metrics: dict[str, float]
-    sites: dict[str, SiteReport]
-    absent: dict[str, str]
-
-    def to_journal(self) -> dict[str, Any]:
-        """Return what the journal keeps of it, besides its number."""
-        facts = {k: v for k, v in vars(self).items() if k not in ("r", "x", "server")}
-        return facts | {"sites": {name: asdict(report) for name, report in self.sites.items()}}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: whether x meets the target, and the metrics of x."""
-
-    r: int
-    reached: bool
-    metrics: dict[str, float]
 
 
 class TooFew(Exception):
@@ -187,12 +148,10 @@ class Cohort(ServerDraws):
             first = {place: median(norms[place] for norms in own) for place in own[0]}
         return replace(self.standing, server=server, members=tuple(members), r=self.r, first=first)
 
-    def result(self, server: State, seconds: float) -> FederatedRound:
-        """Return what this round leaves behind."""
-        return FederatedRound(
+    def result(self, seconds: float) -> RoundCommitted:
+        """Return what is told of this round."""
+        return RoundCommitted(
             r=self.r,
-            x=server.x,
-            server=server,
             cohort=tuple(member.name for member in self.alive),
             bytes_down=self.bytes_down,
             bytes_up=self.bytes_up,

@@ -15,6 +15,7 @@ from torch import Tensor
 from trimtab.commit import START, Accepted, digest
 from trimtab.core import State, leaves
 from trimtab.core.tree import control, with_control
+from trimtab.federation.events import AuditDone
 from trimtab.federation.message import arrays_of, check_arrays, filled
 from trimtab.federation.protocol.checks import outliers
 from trimtab.federation.protocol.requests import Inquiry
@@ -27,22 +28,6 @@ from trimtab.federation.storage.ledger import (
 )
 
 _ABSURD = 1e6  # a c_i of norm > 1e6 max(1, |c|, |x|) is not taken
-
-
-@dataclass(frozen=True)
-class Audit:
-    """How far the controls of server and sites agree, and whether that is rounding."""
-
-    deviation: float  # |c - sum p_i c_i|; NaN if a site did not show its c_i
-    largest: float  # max |c_i|
-    missing: dict[str, str]  # who did not, and why
-    tolerance: float  # what rounding explains
-    suspects: dict[str, str]  # whose c_i is out of proportion
-
-    @property
-    def ok(self) -> bool:
-        """Whether all sites showed their c_i, and the deviation is rounding."""
-        return self.deviation <= self.tolerance
 
 
 @dataclass
@@ -64,7 +49,7 @@ def has_controls(standing: Standing) -> bool:
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
-def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
+def audit(standing: Standing, inquiry: Inquiry, peak: float) -> AuditDone:
     """Ask every site for the c_i that the server counts on; peak is the largest |c| there was.
 
     Rounding leaves a deviation of some units in the last place of what the controls once were: half
@@ -82,7 +67,7 @@ def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
     tolerance = torch.finfo(c.dtype).eps ** 0.5 * max(largest, peak, float(c.norm()))
     norms = {name: {"0": norm} for name, norm in shown.norms.items()}
     suspects = {} if off <= tolerance else outliers(norms, max(1.0, float(c.norm())), {})
-    return Audit(off, largest, missing, tolerance, suspects)
+    return AuditDone(off, largest, missing, off <= tolerance, tolerance, suspects)
 
 
 def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:

@@ -29,7 +29,7 @@ Presumed abort; the commit record is the server's checkpoint.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -45,15 +45,13 @@ from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
-from trimtab.federation.events import SiteReport, metrics_text
+from trimtab.federation.events import AuditDone, Ended, RoundCommitted, SiteReport, metrics_text
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
 from trimtab.federation.protocol.admission import enrol, hello
 from trimtab.federation.protocol.attempt import (
     Cohort,
-    FederatedRound,
     OtherBroadcast,
-    Outcome,
     Reached,
     TooFew,
 )
@@ -64,7 +62,6 @@ from trimtab.federation.protocol.checks import (
     mean_metrics,
     report_of,
 )
-from trimtab.federation.protocol.controls import Audit
 from trimtab.federation.protocol.rehearsal import plan
 from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
 from trimtab.federation.protocol.statistics import Layers, save
@@ -147,7 +144,7 @@ class Coordinator:
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.metric, self.ranges, self.terms, self.keep = metric, ranges, terms, keep
         self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
-        self.outcome: Outcome | None = None
+        self.outcome: Ended | None = None
         self._untold: dict[str, str] = {}
         self._compared: set[str] = set()  # sites whose place in the journal was looked at
         self._refused: tuple[int, set[str]] = 0, set()  # in the attempts at this round
@@ -181,7 +178,7 @@ class Coordinator:
 
     # -- rounds
 
-    def run(self, ask: Ask) -> Iterator[FederatedRound]:
+    def run(self, ask: Ask) -> Iterator[RoundCommitted]:
         """Go through the rounds, each of them committed, until the target or R rounds.
 
         Between two of them, `audit`, `join` and `leave` may be called. At the end, `outcome` tells
@@ -235,7 +232,7 @@ class Coordinator:
             self._settle(partial(self._end, ask, reached, tries >= _ENDS))
 
     @torch.no_grad()
-    def _round(self, cohort: Cohort) -> FederatedRound:
+    def _round(self, cohort: Cohort) -> RoundCommitted:
         started, standing, r = perf_counter(), self.standing, cohort.r
         try:
             with one_thread():
@@ -247,8 +244,8 @@ class Coordinator:
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
             raise Diverged(standing.algorithm, r)
-        done = cohort.result(server, perf_counter() - started)
-        facts = done.to_journal()
+        done = cohort.result(perf_counter() - started)
+        facts = {k: v for k, v in asdict(done).items() if k not in ("r", "wire")}
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
@@ -287,7 +284,7 @@ class Coordinator:
 
     # -- before, between and after
 
-    def audit(self, ask: Ask) -> Audit:
+    def audit(self, ask: Ask) -> AuditDone:
         """Compare c with the sum of p_i c_i over all sites."""
         peak = max((line.get("control") or 0.0 for line in self.journal), default=0.0)
         return controls.audit(self.standing, self._inquiry(ask), peak)
@@ -412,7 +409,7 @@ class Coordinator:
         save(self.folder, standing.r, statistics or {})
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
         Spool(self.folder / "spool").delete()
-        self.outcome = Outcome(standing.r, reached, metrics)
+        self.outcome = Ended(standing.r, reached, metrics)
 
     def _inquiry(self, ask: Ask, least: float = _SHORT) -> Inquiry:
         """Return an inquiry that takes as long as 3 rounds, and so many seconds at least."""

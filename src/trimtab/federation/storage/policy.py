@@ -40,6 +40,8 @@ seconds = 86400  # that the work on one request may take
 memory = {memory}  # GB that the worker may take; 0: as much as there is
 branches = 100  # experiments, and repetitions from an earlier round, for this problem file
 metrics = 1000  # replies with metrics of this site's test data, for this problem file
+metrics_per_experiment = 1000  # of these, in one experiment
+metrics_per_day = 1000  # and in one day (UTC)
 
 # The other sites, by the fingerprints of their keys. If there are any here, this site takes part
 # with these alone.
@@ -61,6 +63,8 @@ class Policy:
     memory: float  # GB
     branches: int
     metrics: int
+    metrics_per_experiment: int
+    metrics_per_day: int
     sites: Mapping[str, str]  # fingerprints by name; none: any
     lines: Mapping[str, str]  # the file, line and text of each entry
 
@@ -186,7 +190,7 @@ def _read(key: str, value: Any, line: str) -> Any:
 
 
 _NOT = object()
-_COUNTS = ("branches", "metrics")
+_COUNTS = ("branches", "metrics", "metrics_per_experiment", "metrics_per_day")
 
 
 def _names(value: Any) -> Any:
