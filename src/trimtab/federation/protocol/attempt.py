@@ -26,7 +26,7 @@ from trimtab.federation.protocol.checks import (
 )
 from trimtab.federation.protocol.rehearsal import Exchange, Plan
 from trimtab.federation.protocol.requests import Inquiry
-from trimtab.federation.storage.ledger import Asked, Ledger, Member, Spool, Standing
+from trimtab.federation.storage.ledger import Ledger, Member, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 
@@ -82,7 +82,8 @@ class Cohort(ServerDraws):
         exchange = self.plan.exchanges[number]
         assert _name(program) == _name(exchange.program), "a round goes as it was rehearsed"
         where, arrays = _with_x(arrays_of(broadcast), self.standing.server.x)
-        self._ask_once(number, where, arrays)
+        if not self.ledger.ask_once(f"{self.r}.{number}", f"{where} {digest(arrays)}"):
+            raise OtherBroadcast
         self.bytes_down += len(self.alive) * nbytes(broadcast)
         self.spool.clear()
         self.alive = self._collect(number, where, arrays)
@@ -93,21 +94,6 @@ class Cohort(ServerDraws):
         if number == 0 and is_reached(self.reports, self.target, self.metric, witnesses):
             raise Reached
         return self._reduce(exchange)
-
-    def _ask_once(self, number: int, where: str, arrays: dict[str, Tensor]) -> None:
-        """Note durably what the sites are about to be asked, or raise OtherBroadcast if it differs.
-
-        A site answers an exchange once: another broadcast would be refused.
-        """
-        asked, place = self.ledger.asked(), (self.standing.branch, self.r)
-        if (asked.branch, asked.r) != place:
-            end = asked.end if asked.branch == self.standing.branch else {}
-            asked = Asked(*place, end=end)
-        own = f"{where} {digest(arrays)}"
-        if asked.exchanges.setdefault(str(number), own) != own:
-            raise OtherBroadcast
-        if asked != self.ledger.asked():
-            self.ledger.ask(asked)
 
     def _collect(self, number: int, where: str, arrays: dict[str, Tensor]) -> Sequence[Member]:
         """Spool the replies as they come; return the sites that answered, in their order."""

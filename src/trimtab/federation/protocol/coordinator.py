@@ -37,6 +37,7 @@ from time import perf_counter, sleep
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from trimtab._files import Lock
 from trimtab.algorithms.registry import encode
@@ -63,7 +64,7 @@ from trimtab.federation.protocol.checks import (
     report_of,
 )
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
+from trimtab.federation.protocol.requests import MOST, Ask, Inquiry, Terms
 from trimtab.federation.protocol.statistics import Layers, save
 from trimtab.federation.storage.files import CannotWrite, private_folder
 from trimtab.federation.storage.journal import KEEP
@@ -73,6 +74,7 @@ from trimtab.problems.metrics import Metric
 log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
+_JUMP = 100_000  # A site is told of at most so many branches that the journal does not have.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
 # What is asked besides the rounds takes a site no longer than 3 rounds, or a minute, and 10 minutes
 # for what it measures at the end; a site that is silent does not keep the others waiting for more.
@@ -276,9 +278,19 @@ class Coordinator:
         )
 
     def _unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Return what sites were told that is not in the journal; of each site once in a run."""
-        new = {name: claim for name, claim in seen.items() if name not in self._compared}
-        gaps = unknown_places(new, self._ledger.digests, self.standing.branch)
+        """Return what sites were told that is not in the journal; of each site once in a run.
+
+        A site that claims a branch far ahead is not believed.
+        """
+        digests, most = self._ledger.digests, self.standing.branch + _JUMP
+        gaps = {
+            name: place
+            for name, place in seen.items()
+            if name not in self._compared
+            and digests.get(place.commit) != place.head
+            and place.commit >= min(digests, default=MOST)
+            and place.branch <= most
+        }
         self._compared |= gaps.keys()
         return gaps
 
@@ -377,13 +389,13 @@ class Coordinator:
     def _end(self, ask: Ask, reached: bool, last: bool) -> None:
         """Let the sites measure the last x; without enough of them they are asked again."""
         standing, reports = self.standing, dict[str, SiteReport]()
-        self._ledger.ask_end("statistics", digest({"0": standing.server.x}))
+        self._ask_once("statistics", {"0": standing.server.x})
         statistics = self.norms.gather(self._inquiry(ask, _LONG), self.standing, self.min_sites)
         if statistics is None and not last:
             sleep(self.pause)
             return
         arrays = arrays_of((standing.server.x, *(statistics or {}).values()))
-        self._ledger.ask_end("evaluate", digest(arrays))
+        self._ask_once("evaluate", arrays)
         standing = self.standing
         inquiry = self._inquiry(ask, _LONG)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
@@ -410,6 +422,12 @@ class Coordinator:
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
         Spool(self.folder / "spool").delete()
         self.outcome = Ended(standing.r, reached, metrics)
+
+    def _ask_once(self, kind: str, arrays: dict[str, Tensor]) -> None:
+        """Note what is about to be sent at the end; in a new branch if it was something else."""
+        if not self._ledger.ask_once(kind, digest(arrays)):
+            self._ledger.open_branch("what the sites receive after the last round is another one")
+            self._ledger.ask_once(kind, digest(arrays))
 
     def _inquiry(self, ask: Ask, least: float = _SHORT) -> Inquiry:
         """Return an inquiry that takes as long as 3 rounds, and so many seconds at least."""

@@ -17,9 +17,8 @@ from trimtab.federation.log import printable
 from trimtab.federation.message import (
     Message,
     ReplyStatus,
-    same_protocol,
+    other_protocol,
     this_trimtab,
-    versions,
 )
 from trimtab.federation.protocol.checks import (
     NotBelieved,
@@ -39,7 +38,6 @@ Ask = Callable[[Mapping[str, Message], float], Iterator[tuple[str, Message]]]
 """What the coordinator needs of a `transport.Transport`: its method `ask`."""
 
 MOST = 1 << 53  # Numbers of branches, commits and rounds are at most this.
-_JUMP = 100_000
 _HEAD = re.compile(r"[0-9a-f]{64}")
 
 
@@ -146,8 +144,8 @@ class Inquiry:
         status = header.get("status")
         if header.get("site") != member.name:
             return f"it claims the name {shown(header.get('site'))}"
-        if not same_protocol(header):
-            ours, theirs = versions(header)
+        if versions := other_protocol(header):
+            ours, theirs = versions
             return f"it has trimtab {theirs}, the server {ours}; install versions of one protocol"
         self._note_seen(member.name, header.get("seen"))
         if status == ReplyStatus.MISMATCH:
@@ -185,21 +183,3 @@ def _reply_bytes(standing: Standing, kind: str, facts: Mapping[str, Any]) -> int
 def _line(text: Any) -> str:
     """Return what a site says as one line that a log can hold."""
     return printable(" ".join(str(text).split()), 400).rstrip(".")
-
-
-def unknown_places(
-    seen: Mapping[str, Seen], digests: Mapping[int, str], branch: int
-) -> dict[str, Seen]:
-    """Return the places that sites were told and that a journal does not have, by site.
-
-    digests: of the journal's lines, by commit.
-    branch: the server's branch; a site that claims one far ahead is not believed.
-    """
-    oldest = min(digests, default=MOST)
-    return {
-        name: place
-        for name, place in seen.items()
-        if digests.get(place.commit) != place.head
-        and place.commit >= oldest
-        and place.branch <= branch + _JUMP
-    }

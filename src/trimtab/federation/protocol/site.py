@@ -35,9 +35,8 @@ from trimtab.federation.message import (
     arrays_of,
     check_arrays,
     filled,
-    same_protocol,
+    other_protocol,
     this_trimtab,
-    versions,
 )
 from trimtab.federation.protocol.answers import Answers, Refusal, identity_of
 from trimtab.federation.protocol.checks import shown
@@ -286,10 +285,11 @@ class Site:
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        if not same_protocol(request.header):
-            ours, theirs = versions(request.header)
+        if versions := other_protocol(request.header):
             raise Refusal(
-                f"it has trimtab {ours}, the server {theirs}; install versions of one protocol."
+                "it has trimtab {}, the server {}; install versions of one protocol.".format(
+                    *versions
+                )
             )
         if request["site"] != self.name:
             got = shown(request["site"])
