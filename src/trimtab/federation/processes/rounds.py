@@ -32,11 +32,11 @@ from trimtab.federation.events import (
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
+from trimtab.federation.protocol.attempt import Terms
 from trimtab.federation.protocol.checks import defined_metrics
 from trimtab.federation.protocol.controls import has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation

@@ -28,7 +28,7 @@ Presumed abort; the commit record is the server's checkpoint.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -49,11 +49,13 @@ from trimtab.errors import Diverged
 from trimtab.federation.events import AuditDone, Ended, RoundCommitted, SiteReport, metrics_text
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
-from trimtab.federation.protocol.admission import enrol, hello
 from trimtab.federation.protocol.attempt import (
+    Ask,
     Cohort,
+    Inquiry,
     OtherBroadcast,
     Reached,
+    Terms,
     TooFew,
 )
 from trimtab.federation.protocol.checks import (
@@ -63,18 +65,16 @@ from trimtab.federation.protocol.checks import (
     mean_metrics,
     report_of,
 )
-from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import MOST, Ask, Inquiry, Terms
+from trimtab.federation.protocol.controls import enrol, hello
 from trimtab.federation.protocol.statistics import Layers, save
 from trimtab.federation.storage.files import CannotWrite, private_folder
 from trimtab.federation.storage.journal import KEEP
-from trimtab.federation.storage.ledger import SUSPENDED, Ledger, Member, Seen, Spool, Standing
+from trimtab.federation.storage.ledger import Ledger, Member, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
-_JUMP = 100_000  # A site is told of at most so many branches that the journal does not have.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
 # What is asked besides the rounds takes a site no longer than 3 rounds, or a minute, and 10 minutes
 # for what it measures at the end; a site that is silent does not keep the others waiting for more.
@@ -148,7 +148,7 @@ class Coordinator:
         self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
         self.outcome: Ended | None = None
         self._untold: dict[str, str] = {}
-        self._compared: set[str] = set()  # sites whose place in the journal was looked at
+        self._compared: set[str] = set()  # sites that noted a gap in the journal, in this run
         self._refused: tuple[int, set[str]] = 0, set()  # in the attempts at this round
         self._attempts = 0  # at rounds, in this process
         self._helped: dict[str, tuple[int, int]] = {}  # how often in vain, until which attempt
@@ -222,7 +222,10 @@ class Coordinator:
             lost = cohort.inquiry.lost - self._not_helped()
             if lost:
                 self._settle(partial(self._recover, ask, lost))
-            if gaps := self._unknown(cohort.inquiry.seen):
+            seen = cohort.inquiry.seen.items()
+            new = {name: place for name, place in seen if name not in self._compared}
+            if gaps := self._ledger.unknown(new):
+                self._compared |= gaps.keys()
                 self._settle(partial(self._ledger.note_gap, gaps))
             if done is not None:
                 yield done
@@ -252,47 +255,20 @@ class Coordinator:
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
         new = cohort.standing_after(server)
-        for name in set(new.summary.suspended) - set(standing.summary.suspended):
-            log.warning(
-                "site %s sits out from now on: its updates were refused in %d rounds in a row; "
-                "`trimtab federate readmit` or `leave`",
-                name,
-                SUSPENDED,
-            )
         self._ledger.commit(new, "round", **facts)
         return done
 
     def _cohort(self, ask: Ask) -> Cohort:
-        x = self.standing.server.x
-        refused = self._refused[1] if self._refused[0] == self.standing.r + 1 else set()
         return Cohort(
             self.standing,
-            plan(self.standing.algorithm, x.numel(), x.dtype),
             self._inquiry(ask, self.round_timeout),
             self._ledger,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
             target=self.target,
             metric=self.metric,
-            refused=refused,
+            refused=self._refused[1] if self._refused[0] == self.standing.r + 1 else set(),
         )
-
-    def _unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Return what sites were told that is not in the journal; of each site once in a run.
-
-        A site that claims a branch far ahead is not believed.
-        """
-        digests, most = self._ledger.digests, self.standing.branch + _JUMP
-        gaps = {
-            name: place
-            for name, place in seen.items()
-            if name not in self._compared
-            and digests.get(place.commit) != place.head
-            and place.commit >= min(digests, default=MOST)
-            and place.branch <= most
-        }
-        self._compared |= gaps.keys()
-        return gaps
 
     # -- before, between and after
 
@@ -366,7 +342,7 @@ class Coordinator:
         """Give sites whose state is gone a new one, as the operator has chosen."""
         standing, names = self.standing, ", ".join(sorted(lost))
         if self.on_lost_state == "refuse":
-            raise LostState(
+            raise controls.LostState(
                 f"the state of {names} is gone; resume with on_lost_state='restore' to give it "
                 "back from c and the other sites, or 'restart' to start all controls anew."
             )
@@ -452,7 +428,3 @@ class Coordinator:
         except CannotWrite as error:
             log.error("%s; this is repeated", error)
             sleep(self.pause)
-
-
-class LostState(ValueError):
-    """A site's state is gone, and the operator has chosen to be asked."""

@@ -17,8 +17,8 @@ from torch.linalg import vector_norm
 
 from trimtab.core import Vector, nbytes
 from trimtab.federation.message import Message, check_arrays
+from trimtab.federation.protocol.attempt import Inquiry
 from trimtab.federation.protocol.checks import MOST_SAMPLES, NotBelieved, outliers
-from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.files import writing
 from trimtab.federation.storage.ledger import Standing, read, write
 from trimtab.problems.problem import Problem

@@ -50,6 +50,7 @@ log = logging.getLogger("trimtab.federation.storage")
 
 SUSPENDED = 3  # A site whose updates were refused in 3 rounds in a row is asked no more.
 _ASKED = "asked.json"
+_JUMP = 100_000  # A server that was restored lacks at most so many branches.
 _FIRST = Accepted()  # of a client that was never accepted
 
 
@@ -187,6 +188,20 @@ class Ledger:
         log.warning(
             "the checkpoint is %d commits older than the journal; branch %d begins", lines, branch
         )
+
+    def unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Return the places that sites were told of and that the journal does not have.
+
+        A place before the journal's first line is none, nor is a branch that is far ahead.
+        """
+        assert self.standing is not None
+        most, oldest = self.standing.branch + _JUMP, min(self.digests, default=0)
+        return {
+            name: place
+            for name, place in seen.items()
+            if self.digests and self.digests.get(place.commit) != place.head
+            if place.commit >= oldest and place.branch <= most
+        }
 
     def note_gap(self, gaps: Mapping[str, Seen]) -> None:
         """Commit what sites were told and the journal does not have, in a new branch if needed."""
