@@ -44,11 +44,6 @@ class ControlSum:
     total: Tensor
     norms: dict[str, float]  # |c_i| by name
 
-    @property
-    def names(self) -> set[str]:
-        """Who showed its c_i."""
-        return set(self.norms)
-
 
 def has_controls(standing: Standing) -> bool:
     """Return whether the algorithm keeps a c on the server and a c_i at each client."""
@@ -67,7 +62,7 @@ def audit(standing: Standing, inquiry: Inquiry, peak: float) -> AuditDone:
     c = standing.server.c
     shown = sum_controls(standing, inquiry, standing.members)
     missing = {
-        m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.names
+        m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.norms
     }
     off = nan if missing else float((c.double() - shown.total).norm())
     largest = max(shown.norms.values(), default=0.0)
@@ -108,7 +103,7 @@ def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing |
     """
     others = [member for member in standing.members if member.name not in lost]
     shown = sum_controls(standing, inquiry, others)
-    if len(shown.names) < len(others):
+    if len(shown.norms) < len(others):
         return None
     share, c = sum(standing.p[name] for name in lost), standing.server.c
     c_i = ((c.double() - shown.total) / share).to(c.dtype)
@@ -150,7 +145,7 @@ def left(standing: Standing, inquiry: Inquiry, name: str) -> Standing:
     if not has_controls(standing):
         return shrunk
     shown = sum_controls(standing, inquiry, others)
-    if len(shown.names) < len(others):
+    if len(shown.norms) < len(others):
         return restarted(shrunk)
     return _with_control(shrunk, shown.total / (1 - standing.p[name]))
 
