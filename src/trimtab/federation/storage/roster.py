@@ -40,7 +40,11 @@ class Roster:
     def from_json(cls, content: Mapping[str, Any]) -> "Roster":
         """Take the roster out of federation.json."""
         given = {name: content[name] for name in ("sites", *OPTIONAL) if name in content}
-        return cls(**{k: tuple(v) if isinstance(v, list) else dict(v) for k, v in given.items()})
+        facts: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else dict(value)
+            for name, value in given.items()
+        }
+        return cls(**facts)
 
     @property
     def fingerprints(self) -> dict[str, str]:
