@@ -136,7 +136,7 @@ def test_a_site_that_says_it_forgot_and_is_silent_does_not_stretch_the_rounds(ma
     advance(federation, 20, ask)
     kinds = [kind for kind, _ in asked]
     assert kinds.count("control") <= 6
-    assert all(timeout <= 60 for kind, timeout in asked if kind != "work")
+    assert all(timeout <= 90 for kind, timeout in asked if kind != "work")
 
 
 def test_sites_that_forget_do_not_use_up_the_branches(make):

@@ -76,9 +76,9 @@ log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
-# What is asked besides the rounds takes a site no longer than 3 rounds, or a minute, and 10 minutes
-# for what it measures at the end; a site that is silent does not keep the others waiting for more.
-_TIMES, _SHORT, _LONG = 3.0, 60.0, 600.0
+# What is asked besides the rounds takes a site no longer than 3 rounds, or 90 seconds, in which one
+# that crashed comes back; what it measures at the end, 10 minutes. A silent site stretches nothing.
+_TIMES, _SHORT, _LONG = 3.0, 90.0, 600.0
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
