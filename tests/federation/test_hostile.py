@@ -1,17 +1,39 @@
 """Siblings of the attacks that were seen: one site, or the server, that says what it should not."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from tests.federation.test_site import begun, later  # noqa: F401
 from tests.federation.test_trust import advance
 from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F401
+from tests.helpers.two_exchanges import Server
 from trimtab import FedAvg
+from trimtab.algorithms import registry
 from trimtab.federation.message import Message, ReplyStatus, encode_header
 from trimtab.federation.storage.journal import read_chain
 from trimtab.federation.transport.flower.objects import HEADER_UP
 
 FEDAVG = FedAvg(eta_l=0.1, K=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered:
+    """An algorithm whose clients send a number beside a vector."""
+
+    def init_server(self, x):
+        return Server(x, torch.zeros_like(x))
+
+    def init_client(self, x):
+        return ()
+
+    def local(self, g, state, x):
+        return (g(x), torch.tensor(3.0, dtype=x.dtype)), ()
+
+    def round(self, server, clients):
+        move, number = clients.run(self.local, server.x).mean()
+        return server._replace(x=server.x - 0.1 * number * move)
 
 
 def lying(federation, name, change, kinds=("work",)):
@@ -100,6 +122,20 @@ def test_updates_beyond_all_limits_are_refusals_too(make):
 
     advance(federation, 3, lying(federation, "site4", change))
     assert federation.server.standing.member("site4").suspended
+
+
+def test_a_number_in_an_update_is_compared_like_an_array(make, monkeypatch):
+    """A mean of numbers may decide as much as a mean of vectors, as FedNova's number of steps."""
+    kind = registry.Kind("numbered", Numbered, "Numbered", "#000", "Numbered")
+    monkeypatch.setitem(registry._own, "numbered", kind)
+    federation = make(Numbered(), problem=quadratic(5), R=3, min_sites=3)
+
+    def change(reply):
+        number = max(reply.arrays)
+        return Message(reply.header, reply.arrays | {number: 100 * reply.arrays[number]})
+
+    (done,) = advance(federation, 1, lying(federation, "site4", change))
+    assert "times that of most sites" in done.absent["site4"]
 
 
 def test_a_first_round_of_two_says_nothing_of_first_updates(make):

@@ -282,7 +282,7 @@ class Cohort(ServerDraws):
         for member, reply in replies:
             if self._sound(member, reply, number):
                 self.spool.put(member.index, Message({}, reply.arrays))
-                norms[member.name] = {name: _norm(array) for name, array in reply.arrays.items()}
+                norms[member.name] = {k: float(vector_norm(v)) for k, v in reply.arrays.items()}
                 self.states[member.name] = reply.accepted
         last = {m.name: _of_exchange(m.norms, number) for m in self.alive}
         first = _of_exchange(self.standing.first, number)
@@ -393,11 +393,6 @@ def _with_x(arrays: dict[str, Any], x: Any) -> tuple[str, dict[str, Any]]:
 def _of_exchange(norms: Mapping[str, float], number: int) -> dict[str, float]:
     start = f"{number}."
     return {k.removeprefix(start): v for k, v in norms.items() if k.startswith(start)}
-
-
-def _norm(array: Tensor) -> float:
-    """Return the norm of a vector; a number, as that of a client's steps, is compared with none."""
-    return float(vector_norm(array)) if array.dim() else 0.0
 
 
 def _name(program: Program) -> Any:
