@@ -164,7 +164,7 @@ def start_job(
         algorithm=encode(algorithm),
         R=R,
         target=target,
-        min_sites=len(federation.sites) if min_sites is None else min_sites,
+        min_sites=default_min_sites(len(federation.sites)) if min_sites is None else min_sites,
         round_timeout=round_timeout,
         seed=seed,
         on_lost_state=on_lost_state,
@@ -219,6 +219,15 @@ def warnings_of(job: Job, sites: int) -> list[str]:
     return [
         f"{few}: in a round of two, each site can compute the other's update; three is the least."
     ]
+
+
+def default_min_sites(sites: int) -> int:
+    """Return the fewest replies for a round: half of the sites, but at least three if there are.
+
+    >>> [default_min_sites(sites) for sites in (1, 2, 3, 4, 6, 7, 20)]
+    [1, 2, 3, 3, 3, 4, 10]
+    """
+    return max(min(sites, 3), (sites + 1) // 2)
 
 
 def check_checkpoint(folder: Path) -> None:
