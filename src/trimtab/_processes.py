@@ -65,6 +65,30 @@ def start_heartbeat() -> None:
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
+class Teller(logging.Handler):
+    """Writes facts and log records to a pipe, one JSON object per line, for `json_lines`."""
+
+    def __init__(self, out: IO[str]) -> None:
+        super().__init__()
+        self.out = out
+
+    @classmethod
+    def of_stdout(cls) -> "Teller":
+        """Take stdout for itself; what others print from now on goes to stderr."""
+        out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        return cls(out)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage().rstrip(".") + "."
+        self.tell(event="line", line=line, warning=record.levelno >= logging.WARNING)
+
+    def tell(self, **facts: Any) -> None:
+        with self.lock or contextlib.nullcontext():
+            self.out.write(json.dumps(facts) + "\n")
+            self.out.flush()
+
+
 # -- in the parent
 
 

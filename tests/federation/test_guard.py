@@ -63,9 +63,8 @@ class Place:
 def test_the_fleet_path_is_passed_on_and_counted(place):
     body = b"x" * 100_000
     assert place.post("/v1/fleet/push-object", body) == (200, b"/v1/fleet/push-object " + body)
-    traffic = place.guard.traffic()
-    assert 0 < traffic.up["rome"] - len(body) < 1000
-    assert 0 < traffic.down["rome"] - len(body) < 1000
+    assert 0 < place.guard.up["rome"] - len(body) < 1000
+    assert 0 < place.guard.down["rome"] - len(body) < 1000
     assert place.lines == []
 
 
@@ -116,7 +115,7 @@ def test_a_bad_signature_is_refused_unread_and_logged(place):
     thief = keys.make_site_key()[0], place.key[1]
     assert place.post("/v1/fleet/push-object", b"x" * 100_000, key=thief)[0] == 401
     assert "refused site rome at 127.0.0.1: its signature is not valid." in place.lines[0]
-    assert place.guard.traffic().up == {}
+    assert place.guard.up == {}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesResponse,
 )
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.helpers.connect_proxy import ConnectProxy, Listener
@@ -132,7 +133,7 @@ def test_a_line_deactivates_the_node_that_a_killed_one_has_left(place):
             assert (place.folder / "node").read_text() == str(NODE)
             until(lambda: flower.asked("pull-messages") > 1)
             assert flower.asked("activate-node") == 1
-        assert guarded.app.asked[-1] == "/v1/fleet/deactivate-node"  # it says goodbye
+        assert flower.asked("deactivate-node") == 2  # it says goodbye
     finally:
         guarded.close()
 
@@ -260,6 +261,22 @@ def test_a_server_that_is_not_there_is_called_again_and_named_once(place):
         place.wait(f"the server at 127.0.0.1:{port} cannot be reached (Connection refused); ")
         time.sleep(0.3)
     assert len(place.said) == 1
+
+
+def once():
+    """Return what is false when it is asked first, and then true."""
+    turns = iter([False])
+    return lambda *_: next(turns, True)
+
+
+def test_who_still_asks_when_the_line_is_closed_ends_without_a_word(place):
+    line = place.line(1)
+    line._client.close()
+    for work in (line._look, line._beat):
+        line._node = Node(node_id=NODE)
+        line.stop.is_set = line.stop.wait = once()
+        work()
+    assert place.said == []
 
 
 def test_a_server_that_speaks_no_tls_is_named(place):

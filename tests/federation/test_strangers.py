@@ -32,7 +32,6 @@ def place(tmp_path):
     private, public = keys.make_site_key()
     process, lines = guarded_process(tmp_path, {"rome": public}), []
     with attached(follow=lines.append):
-        process.listen()
         process.start()
         place = Place(tmp_path, process, (private, public), lines)
         assert post_at_last(place) == 200

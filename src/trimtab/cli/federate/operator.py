@@ -262,43 +262,31 @@ def _serve(
     live: bool = False,
 ) -> _Outcome:
     """Run a server until its job is done, when no other experiment runs, and show its events."""
-    from trimtab.federation.setup.job import turn
-
-    console = Console(stderr=True, emoji=False)
-    with turn(folder, job, lambda sentence: print_line(console, sentence)):
-        return _serve_now(folder, job, bind, style, metrics_port, live, console)
-
-
-def _serve_now(
-    folder: Path,
-    job: "Job",
-    bind: str | None,
-    style: "LogStyle | None",
-    metrics_port: int | None,
-    live: bool,
-    console: Console,
-) -> _Outcome:
     from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.observed import OperatorView
+    from trimtab.federation.processes.metrics import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
-    from trimtab.federation.setup.job import warnings_of
+    from trimtab.federation.setup.job import turn, warnings_of
     from trimtab.federation.setup.operator import Federation
     from trimtab.report.federation import write_federation
 
-    process, outcome = OperatorProcess(folder, bind), _Outcome()
-    today = None
+    console, outcome, today = Console(stderr=True, emoji=False), _Outcome(), None
+
+    def show(line: str) -> None:
+        print_line(console, line)
+
     # The contexts end in reverse order: the log is closed after the processes.
-    with (
-        users_output(),
-        attached(folder / "logs" / "server.log", style=style),
-        until_stopped(process.stop, process.close),
-        attached(follow=lambda line: print_line(console, line)),
-        closing(OperatorView(process, job.R)) as view,
-        LivePage(page_of_job(folder, job), lambda: page_so_far(folder, job), live) as page,
-        ExitStack() as stack,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(turn(folder, job, show))
+        process = OperatorProcess(folder, bind)
+        stack.enter_context(users_output())
+        stack.enter_context(attached(folder / "logs" / "server.log", style=style))
+        stack.enter_context(until_stopped(process.stop, process.close))
+        stack.enter_context(attached(follow=show))
+        view = stack.enter_context(closing(OperatorView(process, job.R)))
+        live_page = LivePage(page_of_job(folder, job), lambda: page_so_far(folder, job), live)
+        page = stack.enter_context(live_page)
         if metrics_port is not None:
             stack.enter_context(serving_metrics(metrics_port, view))
         page.update("no round is committed yet")
@@ -314,7 +302,7 @@ def _serve_now(
                     LOGGER.warning(sentence)
             view.note(event)
             if isinstance(event, RoundCommitted):
-                print_line(console, round_text(event))
+                show(round_text(event))
                 page.update(f"round {event.r} of at most {job.R}")
             elif isinstance(event, AuditDone):
                 outcome.audit = event

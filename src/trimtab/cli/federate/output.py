@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trimtab.errors import BadArgument
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from trimtab.federation.log import LogStyle
-    from trimtab.federation.processes.observed import OperatorView, SiteView
+    from trimtab.federation.processes.metrics import OperatorView, SiteView
     from trimtab.federation.setup.job import Job
     from trimtab.federation.setup.operator import Federation
 
@@ -86,15 +84,9 @@ def print_instructions(federation: "Federation", names: list[str]) -> None:
 def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None]:
     """Serve /healthz and /metrics, and log their address."""
     from trimtab.federation.log import LOGGER
+    from trimtab.federation.processes.metrics import MetricsPage
 
-    try:
-        from trimtab.federation.processes.metrics_page import MetricsPage
-    except ModuleNotFoundError:
-        raise BadArgument(
-            "metrics_port",
-            "{metrics_port} needs prometheus_client; run `pip install 'trimtab[federation]'`.",
-        ) from None
-    page = MetricsPage(port, view.samples, view.troubles)
+    page = MetricsPage(port, view)
     LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
     try:
         yield

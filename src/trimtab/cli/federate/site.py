@@ -42,7 +42,7 @@ def site(
 ) -> None:
     """Run the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.observed import SiteView
+    from trimtab.federation.processes.metrics import SiteView
     from trimtab.federation.processes.site import SiteProcess, serve
 
     console, style = Console(stderr=True, emoji=False), log_style(log_json, log_size)

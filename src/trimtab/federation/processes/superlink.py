@@ -15,7 +15,6 @@ from typing import IO
 
 from trimtab._processes import Child, json_lines
 from trimtab.federation.events import Traffic
-from trimtab.federation.transport.flower.connections import listen_at
 from trimtab.federation.transport.flower.superlink import Settings
 
 log = logging.getLogger("trimtab.federation.processes")
@@ -46,23 +45,18 @@ class SuperLinkProcess(Child):
         self.listeners, self.settings = list(listeners), settings
         self.public_port = int(self.listeners[0].getsockname()[1])
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
-        self._before, self._now = Traffic(), Traffic()  # of processes that ended, and of this one
+        self._before, self.told = Traffic(), Traffic()  # bytes when it was started, and by now
         self._counted: queue.Queue[None] = queue.Queue()
         self._asking = threading.Lock()  # Several threads ask what was counted.
 
     def start(self) -> None:
         """Start it; sites reach it through the sockets that this process has."""
-        self._before, self._now = self.traffic_so_far(), Traffic()
+        self._before = self.told
         super().start()
         threading.Thread(
             target=self._read, args=(self.stdout,), name="superlink", daemon=True
         ).start()
         self.send(asdict(self.settings))
-
-    def listen(self) -> None:
-        """Let sites connect."""
-        for listener in self.listeners:
-            listen_at(listener)
 
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
@@ -83,11 +77,7 @@ class SuperLinkProcess(Child):
             if self.send({"count": True}):
                 with contextlib.suppress(queue.Empty):
                     self._counted.get(timeout=_ANSWER)
-            return self.traffic_so_far()
-
-    def traffic_so_far(self) -> Traffic:
-        """Return what was told last."""
-        return Traffic(_sum(self._before.up, self._now.up), _sum(self._before.down, self._now.down))
+            return self.told
 
     def close(self) -> None:
         """End it, and give up the port."""
@@ -100,7 +90,10 @@ class SuperLinkProcess(Child):
             if "line" in told:
                 log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
             else:
-                self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
+                self.told = Traffic(
+                    _sum(self._before.up, told["up"]), _sum(self._before.down, told["down"])
+                )
+                self.seen |= told["seen"]
                 self._counted.put(None)
 
 
@@ -126,12 +119,6 @@ def damage(path: Path) -> str:
     except sqlite3.DatabaseError as error:
         return str(error)
     return "" if found == "ok" else str(found)
-
-
-def set_aside_if_damaged(path: Path) -> None:
-    """Set a database aside that cannot be read."""
-    if damage(path):
-        set_aside(path)
 
 
 def set_aside(path: Path) -> None:

@@ -7,7 +7,7 @@ experiments/NAME/. They share sites, keys and port; one runs at a time.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,17 +55,6 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Return what run.json holds."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Job":
-        """Read what `to_json` wrote."""
-        job = cls(**{field.name: content[field.name] for field in fields(cls)})
-        numbers = job.R, job.min_sites, job.round_timeout, job.seed, job.results
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise TypeError("a number of it is none")
-        if not isinstance(job.algorithm, dict) or not isinstance(job.state, str):
-            raise TypeError("its algorithm or its state is none")
-        return job
 
 
 _POLL = 0.5  # seconds between two looks whether another experiment has ended
@@ -185,7 +174,7 @@ def read_job(federation: Federation, state: str = "state") -> Job | None:
     path = _run_file(federation, state)
     if not path.is_file():
         return None
-    return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {}))
+    return Job(**check_fields(path, read_sealed(path), _FIELDS, {}))
 
 
 def resume_job(federation: Federation, **changes: Any) -> Job:

@@ -18,7 +18,6 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
 
-from trimtab.federation.events import Traffic
 from trimtab.federation.transport.flower import objects
 from trimtab.federation.transport.flower.connections import (
     FIRST_REQUEST,
@@ -67,10 +66,6 @@ class Guard:
         self._looking: dict[str, object] = {}  # the look of each site that is held; one at a time
         self._pushed = asyncio.Event()  # by the rounds: a new one after each message
         self._came = asyncio.Event()  # from a site: a reply, or a part of one
-
-    def traffic(self) -> Traffic:
-        """Return the bytes of all sites so far."""
-        return Traffic(dict(self.up), dict(self.down))
 
     # -- requests
 
