@@ -131,6 +131,20 @@ def test_whatever_one_site_sends_it_alone_sits_out_by_name(place, what):  # noqa
     assert spoiled["why"].isprintable()
 
 
+@pytest.mark.parametrize(
+    ("what", "most", "why"),
+    [
+        ("many names of one chunk", 160, "an object of it has 5,242,"),
+        ("many names of one chunk", 12_000_000, "its arrays has 1,677,721,600 bytes; 12,065,536"),
+        ("a header that is too long", 160, "its header has 70,009 bytes; 65,536 are allowed"),
+    ],
+)
+def test_sizes_are_refused_before_they_are_read(place, what, most, why):  # noqa: F811
+    place.run.spoil[2] = SPOILED[what]
+    replies, _ = ask(place, most=most)
+    assert why in replies["site2"]["why"]
+
+
 def test_nothing_of_a_reply_that_is_too_large_is_pulled(place):  # noqa: F811
     place.run.spoil[2] = SPOILED["large arrays"]
     replies, _ = ask(place, most=160)

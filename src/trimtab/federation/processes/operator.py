@@ -33,8 +33,7 @@ from trimtab.federation.processes.ports import addresses_of, free_port, listener
 from trimtab.federation.processes.superlink import (
     SuperLinkProcess,
     damage,
-    delete_databases,
-    set_aside,
+    delete_database,
 )
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
@@ -55,7 +54,7 @@ _READY = 60.0  # the SuperLink answers within <= this many seconds
 _ASK = 10.0  # it is asked whether it still does every >= this many seconds
 _DEAF = 60.0  # if it has not answered for > 60 seconds, and has not computed either, it is ended
 _STUCK = 30.0  # the rounds are ended if they neither beat nor compute for > 30 seconds
-_SUSPECT = 4  # its database is set aside if it dies >= 4 times without an answer between
+_SUSPECT = 4  # its database is made anew if it dies >= 4 times without an answer between
 _HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
@@ -128,17 +127,15 @@ class OperatorProcess:
     def start(self) -> None:
         """Start the SuperLink, and let the sites' keys in.
 
-        If it ends or does not answer, it is started once more, with another database.
+        If it ends or does not answer, it is started once more.
         """
-        database = self.federation.folder / DATABASE
-        if damage(database):
-            set_aside(database)
+        # No round is lost with the messages of a server that was killed.
+        delete_database(self.federation.folder / DATABASE)
         try:
             self._start_superlink()
         except ValueError as error:
             log.warning(f"{error} It is started once more.")
             self.superlink.stop()
-            set_aside(database)
             with self._end_logged():
                 self._start_superlink()
         self._tender.start()
@@ -217,8 +214,7 @@ class OperatorProcess:
             self._tender.join()
         self.rounds.stop()
         self.superlink.close()
-        if not self.interrupted:
-            delete_databases(self.federation.folder / DATABASE)
+        delete_database(self.federation.folder / DATABASE)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
@@ -230,8 +226,10 @@ class OperatorProcess:
                 self._deaths += 1
                 how = self.superlink.last_words(code)
                 log.warning(f"the SuperLink died ({how}); it is started again soon.")
-                if self._deaths >= _SUSPECT or damage(self.federation.folder / DATABASE):
-                    set_aside(self.federation.folder / DATABASE)
+                database = self.federation.folder / DATABASE
+                if self._deaths >= _SUSPECT or damage(database):
+                    log.warning(f"{database} cannot be used; it is made anew (no round is lost).")
+                    delete_database(database)
                     self._deaths = 0
             for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):
                 if child.is_hung(patience):

@@ -2,12 +2,10 @@
 
 import contextlib
 import logging
-import os
 import queue
 import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +18,6 @@ from trimtab.federation.transport.flower.superlink import Settings
 log = logging.getLogger("trimtab.federation.processes")
 
 _ANSWER = 5.0  # it tells what it has counted within <= 5 seconds
-_BESIDE = ("", "-wal", "-shm", "-journal")  # the files of one database end like this
 
 
 class SuperLinkProcess(Child):
@@ -121,20 +118,7 @@ def damage(path: Path) -> str:
     return "" if found == "ok" else str(found)
 
 
-def set_aside(path: Path) -> None:
-    """Rename a database, so that a new one is made; sites connect to it by themselves."""
-    if not path.exists():
-        return
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-    for end in _BESIDE:
-        if path.with_name(path.name + end).exists():
-            os.replace(path.with_name(path.name + end), aside.with_name(aside.name + end))
-    log.warning(
-        f"{path} cannot be used; it is set aside as {aside.name} and made anew (no round is lost)."
-    )
-
-
-def delete_databases(path: Path) -> None:
-    """Delete a database and the copies that were set aside: they hold updates of sites."""
+def delete_database(path: Path) -> None:
+    """Delete a database: it holds updates of sites, and nothing that a round needs."""
     for each in path.parent.glob(f"{path.name}*"):
         each.unlink()
