@@ -213,18 +213,36 @@ def test_a_reply_is_sent_again_where_the_connection_was_lost(place):
         return answer
 
     guarded.app.answers["/v1/fleet/push-messages"] = push
-    content = record_of(encode_header({}), Parcel(None).fill([encode_arrays({})]))
-    request = FlowerMessage(content, dst_node_id=NODE, message_type="train", ttl=1000.0)
-    request.metadata.__dict__["_message_id"] = "request"
     line = place.line(guarded.port)
     try:
-        reply = Parcel(None, encode_header({})).fill([encode_arrays({})])
-        line.answer(lines.Request(request, Parcel(None)), reply)
+        line.answer(*request_and_reply())
         assert answers == []
         assert flower.asked("push-messages") == 2
     finally:
         line.close()
         guarded.close()
+
+
+def test_a_reply_is_given_up_when_its_round_is_over(place):
+    guarded = place.guarded()
+    flower, over = Flower(guarded), iter([False, False, True])
+    guarded.app.status = 500
+    line = place.line(guarded.port)
+    line.is_over = lambda request: next(over)
+    try:
+        line.answer(*request_and_reply())
+        assert flower.asked("push-messages") == 2
+    finally:
+        line.close()
+        guarded.close()
+
+
+def request_and_reply():
+    content = record_of(encode_header({}), Parcel(None).fill([encode_arrays({})]))
+    request = FlowerMessage(content, dst_node_id=NODE, message_type="train", ttl=1000.0)
+    request.metadata.__dict__["_message_id"] = "request"
+    reply = Parcel(None, encode_header({})).fill([encode_arrays({})])
+    return lines.Request(request, Parcel(None)), reply
 
 
 # -- what it says

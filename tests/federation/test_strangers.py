@@ -145,7 +145,7 @@ def test_a_thousand_slow_connections_leave_sites_undisturbed(place):
 
 
 def drip(place, number=100):
-    """Shake hands, then send the head of a request letter by letter; the front closes in time."""
+    """Shake hands, then send the head of a request letter by letter; the guard closes in time."""
     links = []
     for _ in range(number):
         with contextlib.suppress(OSError):
