@@ -6,6 +6,7 @@ import queue
 import socket
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -87,15 +88,13 @@ class SuperLinkProcess(Child):
             if "line" in told:
                 log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
             else:
+                before = self._before
                 self.told = Traffic(
-                    _sum(self._before.up, told["up"]), _sum(self._before.down, told["down"])
+                    dict(Counter(before.up) + Counter(told["up"])),
+                    dict(Counter(before.down) + Counter(told["down"])),
                 )
                 self.seen |= told["seen"]
                 self._counted.put(None)
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 # -- the database: it holds messages on their way, and can be made anew at any time
