@@ -17,7 +17,6 @@ AT_TOP = {  # pages beside docs/
     "RELEASING.md": "releasing.md",
     "GOVERNANCE.md": "governance.md",
     "CITATION.cff": "citation.md",
-    "docs/algorithms.md": "algorithms/index.md",
     "examples": "gallery/index.md",
     "docs/decisions": "design.md",
     "examples/flower": "gallery/flower.md",
@@ -63,8 +62,6 @@ def rewritten(text: str, source: str, page: str) -> str:
         path, anchor = match[1], match[2] or ""
         there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) if path else ""
         found = page_of(there)
-        if there == "docs/algorithms.md" and anchor:
-            found, anchor = _section(anchor)
         if found is None:
             return f"]({REPOSITORY}/{there})" if REPOSITORY else "]()"
         return f"]({relative(found, page)}{anchor})"
@@ -72,17 +69,6 @@ def rewritten(text: str, source: str, page: str) -> str:
     text = TARGET.sub(link, text)
     # A link without a target would lead to the page itself.
     return re.sub(r"(?<!!)\[([^\]]*)\]\(\)", r"\1", text)
-
-
-def _section(anchor: str) -> tuple[str, str]:
-    """Return the page of a section of docs/algorithms.md, and what is left of the anchor.
-
-    >>> _section("#scaffold"), _section("#weights")
-    (('algorithms/scaffold.md', ''), ('algorithms/practice.md', '#weights'))
-    """
-    own = {"#mistakes-to-know": "mistakes", "#the-bases": "bases", "#side-by-side": "index"}
-    name = anchor[1:] if is_algorithm(anchor[1:]) else own.get(anchor)
-    return (f"algorithms/{name}.md", "") if name else ("algorithms/practice.md", anchor)
 
 
 def relative(target: str, page: str) -> str:
