@@ -20,8 +20,8 @@ AT_TOP = {  # pages beside docs/
     "examples": "gallery/index.md",
     "docs/decisions": "design.md",
     "examples/flower": "gallery/flower.md",
-    "examples/cifar10_federation": "gallery/cifar10_federation.md",
-    "examples/cifar10_federation/README.md": "gallery/cifar10_federation.md",
+    "examples/cifar10_federation": "cifar10-federation.md",
+    "examples/cifar10_federation/README.md": "cifar10-federation.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 
@@ -38,7 +38,9 @@ def page_of(path: str) -> str | None:
         page = ROOT / path
         return f"algorithms/{found[1]}.md" if page.exists() and is_algorithm(found[1]) else None
     if found := re.fullmatch(r"examples/(?:notebooks/)?(\w+)\.(?:py|ipynb)", path):
-        return f"gallery/{found[1]}.md"
+        from docs.generate.gallery import SHOWS
+
+        return f"gallery/{found[1]}.md" if found[1] in SHOWS else None
     if path.startswith("docs/") and (ROOT / path).is_file():
         return path.removeprefix("docs/")
     return None
