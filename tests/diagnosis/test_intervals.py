@@ -331,5 +331,5 @@ def test_replicates_have_no_more_dimensions_than_clients_and_say_the_same(monkey
     )
     long = intervals.at_point("x", x, draws, panel.p, here).estimates()["zeta"]
     assert max(widths) == whole.d
-    assert short.low == pytest.approx(long.low, abs=0.2 * (long.high - long.low))
-    assert short.high == pytest.approx(long.high, abs=0.2 * (long.high - long.low))
+    assert short.low == pytest.approx(long.low, abs=0.05 * (long.high - long.low))
+    assert short.high == pytest.approx(long.high, abs=0.05 * (long.high - long.low))
