@@ -183,7 +183,7 @@ def test_sampled_data_have_standard_errors_and_no_bias_upwards():
         found, each = measure.at_point(thin, x), thin.gradients(x)
         corrected += found.zeta**2
         naive += float((each - each.mean(0)).square().sum(1).mean())
-    assert "At most 50 samples of each client were measured." in budget.cut
+    assert any(note.startswith("At most 50 samples of each client") for note in budget.cut)
     assert corrected < naive / 2  # the clients are equal: all that differs is the sample
 
 
