@@ -373,9 +373,9 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         only = {"sigma": (V @ p).sqrt()}
         return _Replicated(scalars(p, V=of.noise.each), only, only)
     small = None if of.restricted is None else of.restricted.reduced()
-    directions = None if small is None else small.directions
     X = None
-    if of.here is not None:
+    if of.here is not None:  # Without Hessians, the span of the gradients is enough.
+        directions = of.here.rows[:0] if small is None else small.directions
         X = vectors(of.here.rows, directions, of.here.deviations)
     A = None if small is None else small.A
     found: dict[str, Any] = {"at_optimum": of.at_optimum}
@@ -387,10 +387,10 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         parts = [part and part.shrunk(p, share) for part in (A, X, *of.differences)]
 
         def one(
-            w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None, left: float = 1.0
+            w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None, drawn: bool = True
         ) -> Numbers:
-            """Return the numbers of one; left: the share of the errors that is subtracted."""
-            each = [part and (part.drawn(z), part.expected(left)) for part in parts]
+            """Return the numbers of one; drawn: whether samples are drawn for it."""
+            each = [part and (part.drawn(z), part.expected(share, drawn=drawn)) for part in parts]
             (matrices, _), (rows, error) = (pair or (None, None) for pair in each[:2])
             pairs = [pair for pair in each[2:] if pair]
             return scalars(w, matrices, rows, v, between=pairs, error=error, beyond=f, **found)
@@ -399,7 +399,7 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         given = draws.weights, z, V, beyond
         dims = tuple(None if part is None else 0 for part in given)
         numbers: Numbers = torch.func.vmap(one, dims, chunk_size=CHUNK)(*given)
-        return one(p, None, of.noise.each, None, left=1 - share), numbers
+        return one(p, None, of.noise.each, None, drawn=False), numbers
 
     centre, seen = mapped(draws.share)
     if small is None or not draws.clients_vary:

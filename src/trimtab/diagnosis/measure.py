@@ -127,9 +127,15 @@ class Sampled:
         weights = z.view(*z.shape, *[1] * (self.each.dim() - 1))
         return self.each + (weights * self.deviations).sum(1)
 
-    def expected(self, share: float) -> Tensor | None:
-        """Return this share of E|error|^2."""
-        return None if self.error is None else share * self.error
+    def expected(self, share: float, *, drawn: bool) -> Tensor | None:
+        """Return E|error|^2 of what `shrunk` left with this share, and of what was drawn for it.
+
+        What is drawn has only the error along the coordinates that are kept.
+        """
+        if self.error is None or self.deviations is None:
+            return None
+        kept = self.deviations.flatten(1).square().sum(1) if drawn else 0.0
+        return (1 - share) * self.error + share * kept
 
     def shrunk(self, p: Tensor, share: float) -> "Sampled":
         """Return each moved to the mean until this share of the errors' variance is gone.

@@ -373,15 +373,17 @@ def predictions(
     )
     predicted: list[Predicted] = []
     fewest, out_of_time = None, case.budget.until(PREDICTIONS)
-    for name in names:
-        for K in sorted(RULES.local_steps, reverse=True) if has_K(name) else [1]:
-            if out_of_time():
-                case.budget.note(f"{named(name)} with K = {K} did not run on the model.")
-                continue
-            yield Progress(f"{named(name)} with K = {K} on the model", MODEL)
-            one = predict(model, name, K, aim, fewest, out_of_time)
-            predicted.append(one)
-            fewest = min(one.rounds, fewest or one.rounds) if one.rounds else fewest
+    many = sorted(RULES.local_steps, reverse=True)
+    pairs = [(name, K) for name in names for K in (many if has_K(name) else [1])]
+    for name, K in pairs:
+        if out_of_time():
+            some = f"{len(predicted)} of {len(pairs)} pairs of algorithm and K"
+            case.budget.note(f"There was time to run {some} on the model.")
+            break
+        yield Progress(f"{named(name)} with K = {K} on the model", MODEL)
+        one = predict(model, name, K, aim, fewest, out_of_time)
+        predicted.append(one)
+        fewest = min(one.rounds, fewest or one.rounds) if one.rounds else fewest
     return Modelled(model, pull, tuple(predicted))
 
 
