@@ -129,15 +129,16 @@ def diagnose(
 
     problem: one, or the name of one as for `trimtab diagnose`.
     x: where training starts; by default the problem's x0.
-    S: clients a round.
+    S: clients in a round, a number or a share; by default all.
     eps: the f(x) - f(x*) that is wanted, by default a hundredth of the start's.
     cross_device: clients come once and keep nothing.
-    seed: of all that is drawn to measure (clients, samples, mini-batches, directions), so that two
-        seeds measure the same thing.
-    minutes: the time for everything.
+    seed: of all that is drawn to measure (clients, samples, mini-batches, directions), by default
+        0; two seeds measure the same thing.
+    minutes: the time for everything, by default 5.
     algorithms: names of those to compare; by default sgd, fedavg and scaffold, and with
         cross_device sgd, fedavg and mimelite.
-    out: a folder for what each stage found; `resume` continues after the last finished one.
+    out: a folder for what each stage found; by default nothing is written.
+    resume: continue after the last stage that finished in `out`.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians

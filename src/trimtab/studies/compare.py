@@ -52,26 +52,27 @@ def compare(
     K: LocalSteps = None,
     S: int | float | None = None,
     R: int = 200,
-    seed: int = 0,
-    base: Any = None,
     metric: str | None = None,
-    eta_g: float | None = None,
+    minutes: float | None = None,
     seeds: int = SEEDS,
     prefer: str = "rounds",
-    minutes: float | None = None,
-    budget: float | None = None,
-    round_cost: float = 0.0,
     split: float | None = 0.1,
     baselines: bool = False,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    # What most comparisons leave as it is: the search, the rounds, the machines.
+    seed: int = 0,
+    eta_g: float | None = None,
+    base: Any = None,
+    prior: Prior | None = None,
+    budget: float | None = None,
+    round_cost: float = 0.0,
     x: Vector | None = None,
     slow: float = 0.0,
     lost: float = 0.0,
     available: Available = None,
     name: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    prior: Prior | None = None,
-    jobs: int = 1,
     cluster: str | bool = False,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and recommend one.
@@ -81,25 +82,31 @@ def compare(
         scaffold, mimelite and mime. Step size, K, eta_g and the base's momentum are searched.
     target: the value of the metric to reach; by default, what the best candidate of a pilot
         reaches, less one standard error of the held-out rows.
-    K, base, eta_g: given values are not searched. K may be one number, several, or Epochs.
+    K: local steps: one number, several, or Epochs; searched by default.
     S: clients in a round, a number or a share; by default all.
-    R: the highest number of rounds of a run.
-    seed: of the search; the finals and the report use seeds counted from it.
+    R: the highest number of rounds of a run, by default 200.
     metric: any metric of the problem; by default its own.
-    seeds: the number of report seeds, which had no part in the search. Fewer than 5 give a range
-        instead of an interval.
-    prefer: the cost to minimise: rounds, exchanges, bytes or work (sample gradients).
     minutes: the time for everything, by default 5, or no limit with `budget`; inf for no limit.
+    seeds: the number of report seeds, which had no part in the search, by default 5. Fewer give a
+        range instead of an interval.
+    prefer: the cost to minimise: rounds (the default), exchanges, bytes or work (sample gradients).
+    split: the share of the samples on which runs are tuned, stopped and compared, by default 0.1;
+        None uses the test data, which flatters all of them.
+    baselines: add each client alone, and all data in one place.
+    jobs: the number of processes that search algorithms side by side, for a problem given by name;
+        by default 1.
+    out: a folder for everything; by default nothing is written.
+    resume: continue an interrupted comparison in `out`.
+
+    Most comparisons leave the rest as it is:
+
+    seed: of the search, by default 0; the finals and the report use seeds counted from it.
+    eta_g, base: as in the algorithms; given values are not searched.
+    prior: what a diagnosis expects; the search begins there.
     budget: the sample gradients of each algorithm; repeats a comparison on any machine.
     round_cost: the sample gradients that a round costs besides its own; belongs to `budget`.
-    split: the share of the samples on which runs are tuned, stopped and compared; None uses the
-        test data, which flatters all of them.
-    baselines: add each client alone, and all data in one place.
     x, slow, lost, available: as in `simulate`.
     name: of the problem in records.
-    out: a folder for everything; `resume` continues an interrupted comparison in it.
-    prior: what a diagnosis expects; the search begins there.
-    jobs: the number of processes that search algorithms side by side, for a problem given by name.
     cluster: the address of a Ray cluster, or True for one on this machine. No number depends on
         jobs or cluster.
 

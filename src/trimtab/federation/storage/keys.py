@@ -83,8 +83,10 @@ def make_authority(folder: Path) -> None:
     """Write ca.key and ca.crt."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trimtab federation")])
-    usages = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
-    usages += ("key_agreement", "encipher_only", "decipher_only")
+    usages = [
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "encipher_only", "decipher_only"),
+    ]
     usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **dict.fromkeys(usages, False))
     certificate = (
         _certificate(name, name, key.public_key(), timedelta(days=AUTHORITY_DAYS))
