@@ -4,7 +4,7 @@ import platform
 from functools import cache
 from importlib.metadata import version
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Changes whenever the same settings give other numbers. With 3, losses other than cross-entropy and
 # activations other than ReLU come from the kernel, and gradients of other small modules from
