@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -23,24 +23,20 @@ from trimtab._processes import start_heartbeat
 from trimtab.algorithms.registry import decode
 from trimtab.core import nbytes
 from trimtab.federation.events import (
-    AuditDone,
-    Ended,
     Event,
     Failed,
     Line,
     ReplySize,
-    RoundCommitted,
     to_json,
 )
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
 from trimtab.federation.processes.worker import receive
-from trimtab.federation.protocol.attempt import FederatedRound
+from trimtab.federation.protocol.attempt import Terms
 from trimtab.federation.protocol.checks import defined_metrics
-from trimtab.federation.protocol.controls import Audit, has_controls
+from trimtab.federation.protocol.controls import has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
@@ -127,7 +123,7 @@ def _do(assignment: Assignment, events: _Events) -> None:
             if job.kind == "run":
                 _run(coordinator, RosterFile(folder), fleet, job, events)
             else:
-                events.tell(audit_done(coordinator.audit(partial(_ask_all, fleet))))
+                events.tell(coordinator.audit(partial(_ask_all, fleet)))
     finally:
         coordinator.close()
 
@@ -151,12 +147,12 @@ def _run(
     if coordinator.journal:
         _follow_roster(coordinator, roster, transport)
     for done in coordinator.run(ask):
-        events.tell(round_committed(done))
+        events.tell(done)
         _follow_roster(coordinator, roster, transport)
     if has_controls(coordinator.standing):
-        events.tell(audit_done(coordinator.audit(partial(_ask_all, transport))))
+        events.tell(coordinator.audit(partial(_ask_all, transport)))
     assert coordinator.outcome is not None
-    events.tell(Ended(**vars(coordinator.outcome)))
+    events.tell(coordinator.outcome)
 
 
 def _ask_all(
@@ -192,18 +188,18 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     if not leaving and not coming:
         return
     transport.admit(roster.sites)
-    try:
-        for name in leaving:
-            coordinator.leave(transport.ask, name)
-            log.info(f"site {name} has left.")
-            file.forget(name)
-        online = transport.online()
-        for name in coming:
-            if name in online:
+    online = transport.online()
+    for name in (*leaving, *(name for name in coming if name in online)):
+        try:
+            if name in leaving:
+                coordinator.leave(transport.ask, name)
+                file.forget(name)
+            else:
                 coordinator.join(transport.ask, name)
-                log.info(f"site {name} has joined.")
-    except ValueError as error:
-        log.warning(str(error))
+        except ValueError as error:  # It concerns this site alone.
+            log.warning(str(error))
+        else:
+            log.info(f"site {name} has {'left' if name in leaving else 'joined'}.")
 
 
 def coordinator_of(federation: Federation, job: Job) -> Coordinator:
@@ -239,17 +235,6 @@ def largest_reply(coordinator: Coordinator) -> int:
     """Return how many bytes the arrays of a reply have at most, in whatever dtype sites compute."""
     like = plan(coordinator.algorithm, coordinator.x.numel(), torch.float64)
     return max(nbytes(tree) for tree in (like.client, *(e.upload for e in like.exchanges)))
-
-
-def round_committed(done: FederatedRound) -> RoundCommitted:
-    """Return what is told of a round."""
-    facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
-    return RoundCommitted(cohort=list(done.cohort), **facts)
-
-
-def audit_done(audit: Audit) -> AuditDone:
-    """Return what is told of an audit."""
-    return AuditDone(ok=audit.ok, **asdict(audit))
 
 
 # -- the roster while rounds run

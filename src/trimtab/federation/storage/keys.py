@@ -82,17 +82,9 @@ def make_authority(folder: Path) -> None:
     """Write ca.key and ca.crt."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trimtab federation")])
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    usages = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
+    usages += ("key_agreement", "encipher_only", "decipher_only")
+    usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **dict.fromkeys(usages, False))
     certificate = (
         _certificate(name, name, key.public_key(), timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
