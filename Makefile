@@ -66,7 +66,8 @@ test-newest:
 	$(NEWEST)/bin/pytest -n 2 tests/torch tests/sklearn tests/problems/test_hugging_face.py \
 		tests/docs/test_bring_your_own_loop.py tests/docs/test_scikit_learn.py
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade flwr
-	$(NEWEST)/bin/pytest -n 0 -m "not federation" tests/flower tests/docs/test_from_flower.py
+	$(NEWEST)/bin/pytest -n 0 -m "not federation" tests/flower tests/docs/test_from_flower.py \
+		tests/federation/test_flower_names.py
 
 # Apps of Flower in its simulation on Ray, on the Flower that is pinned: under 5 minutes.
 test-flower: $(VENV)/installed-dev

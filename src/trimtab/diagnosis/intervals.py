@@ -61,7 +61,8 @@ class Estimate:
 
     def __str__(self) -> str:
         value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
-        return value if value == low == high else f"{value} ({low} to {high})"
+        digits = 1e-3 * abs(self.value)  # Three are shown, so a narrower interval shows nothing.
+        return value if self.high - self.low <= digits else f"{value} ({low} to {high})"
 
 
 def estimated(

@@ -307,7 +307,7 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
         panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
     turn = len(panels)
     first = turn * ceil(max(RULES.folds, RULES.noise_pairs / len(p)) / turn)
-    most = min(first, RULES.most_noise_pairs)
+    most = min(first, 2 * RULES.noise_pairs)
     while len(squares) < most:
         pair = len(squares)
         noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
@@ -335,7 +335,7 @@ def _needed(p: Tensor, squares: Tensor) -> int:
     """
     variance = p.square() @ squares.var(0)
     allowed = (RULES.noise_error * (p @ squares.mean(0))).square().clamp_min(1e-300)
-    return min(RULES.most_noise_pairs, ceil(float(variance / allowed)))
+    return min(2 * RULES.noise_pairs, ceil(float(variance / allowed)))
 
 
 def noise_samples(

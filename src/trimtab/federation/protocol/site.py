@@ -138,7 +138,9 @@ class Site:
             name: request.header.get(name) for name in ("kind", "tag", "experiment", "exchange")
         }
         # What is no name is not repeated: the header of a reply has a limit.
-        known = {k: v for k, v in named.items() if isinstance(v, str | int) and len(str(v)) <= 64}
+        known: dict[str, Any] = {
+            k: v for k, v in named.items() if isinstance(v, str | int) and len(str(v)) <= 64
+        }
         known |= {"site": self.name, "seen": self._answers.seen(known.get("experiment"))}
         known |= this_trimtab()
         return Message(reply.header | known, reply.arrays)
