@@ -112,6 +112,16 @@ def test_a_wrong_command_is_one_sentence(words, capsys):
     assert not Path("runs").exists()
 
 
+def test_a_record_without_settings_is_not_resumed(capsys):
+    words = ("run", "sgd", "quadratic", "--eta", 0.1, "-R", 2, "--out", "done")
+    command(capsys, *words)
+    path = Path("done/run.json")
+    path.write_text(json.dumps({k: v for k, v in read_json(path).items() if k != "settings"}))
+    code, _, err = command(capsys, *words, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "done/run.json holds no settings; restore it, or remove the folder." in err
+
+
 def test_a_step_that_is_far_too_large(capsys):
     code, out, err = command(capsys, "run", "sgd", "quadratic", "--eta", 1e30)
     assert (code, out, err.count("\n")) == (2, "", 1)

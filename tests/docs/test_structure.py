@@ -320,7 +320,7 @@ SIGNATURES = {
     ),
     trimtab.simulate: (
         "(algorithm, problem, *, S=None, seed=0, x=None, cohorts=None, lost=0.0, "
-        "slow=0.0, executor='auto', memory=None, available=None)"
+        "slow=0.0, executor='auto', memory=None, available=None, arrivals=None)"
     ),
     trimtab.Simulation.load: (
         "(path, algorithm, problem, *, executor=None, memory=None, available=None)"
@@ -417,5 +417,5 @@ def test_supervised_also_unflattens():
 def test_a_round_tells_what_the_design_says():
     assert [field.name for field in fields(trimtab.Round)] == [
         *("r", "x", "server", "cohort", "bytes_down", "bytes_up", "seconds"),
-        *("drift", "spread", "cosine", "exchanges", "work"),
+        *("drift", "spread", "cosine", "exchanges", "work", "time"),
     ]

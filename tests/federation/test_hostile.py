@@ -11,7 +11,13 @@ from tests.helpers.federation_in_process import quadratic, unsynced  # noqa: F40
 from tests.helpers.two_exchanges import Server
 from trimtab import FedAvg
 from trimtab.algorithms import registry
-from trimtab.federation.message import Message, ReplyStatus, encode_header
+from trimtab.federation.message import (
+    Message,
+    ReplyStatus,
+    decode_arrays,
+    encode_arrays,
+    encode_header,
+)
 from trimtab.federation.storage.journal import read_chain
 from trimtab.federation.transport.flower.objects import HEADER_UP
 
@@ -183,3 +189,52 @@ def test_sites_that_forget_do_not_use_up_the_branches(make):
 
     advance(federation, 60, lying(federation, "site4", change))
     assert federation.server.standing.branch <= 5
+
+
+def test_a_sites_own_last_norm_allows_it_more_than_the_median_does(make):
+    """24 times the median is refused at first, and taken from a site whose last had 8 times."""
+    federation = make(problem=quadratic(5), R=9, min_sites=3)
+    advance(federation, 1)
+
+    def ask(requests, timeout):
+        for sender, reply in federation.ask(requests, timeout):
+            if reply["kind"] == "work":
+                # All sites send vectors of one norm, so that the median is known.
+                norm = federation.factor if sender == "site4" else 1.0
+                arrays = {k: norm * v / v.norm() for k, v in reply.arrays.items()}
+                reply = Message(reply.header, arrays)
+            yield sender, reply
+
+    for factor, taken in ((24.0, False), (8.0, True), (24.0, True), (31.0, False)):
+        federation.factor = factor
+        (done,) = advance(federation, 1, ask)
+        assert ("site4" in done.cohort) == taken
+
+
+def test_a_metric_that_the_problem_does_not_define_makes_its_site_sit_out(make):
+    federation = make(problem=quadratic(4), R=3, min_sites=3, ranges={"loss": None})
+
+    def change(reply):
+        return Message(reply.header | {"metrics": {"patient": 7.0}}, reply.arrays)
+
+    (done,) = advance(federation, 1, lying(federation, "site1", change))
+    assert done.absent == {
+        "site1": "it reports 'patient', a metric that the problem does not define"
+    }
+
+
+def test_no_update_stays_on_the_servers_disk(make):
+    federation = make(problem=quadratic(4), R=3)
+    spool = federation.server.folder / "spool"
+    advance(federation, 1)
+    assert spool.exists()
+    federation.server.leave(federation.ask, "site3")
+    assert not spool.exists()
+    federation.run()
+    assert not spool.exists()
+
+
+def test_a_table_of_arrays_has_a_limit():
+    data = encode_arrays({"a" * 70_000: torch.zeros(1)})
+    with pytest.raises(ValueError, match="the table of its arrays has"):
+        decode_arrays(data)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trimtab.federation.events import AuditDone, Ended
     from trimtab.federation.setup.job import Job
 
-# The choices when a site has lost its control variate; docs/federation.md explains them.
+# The choices when a site has lost its control variate; docs/commit-protocol.md explains them.
 _LOST = click.Choice(["restore", "restart", "refuse"])
 # The options of `server` that say how a run goes; the others are of the algorithm.
 _OF_RUN = ("R", "target", "min_sites", "round_timeout", "seed", "on_lost_state", "keep")

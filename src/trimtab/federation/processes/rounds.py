@@ -205,9 +205,6 @@ def largest_reply(coordinator: Coordinator) -> int:
     return max(nbytes(tree) for tree in (like.client, *(e.upload for e in like.exchanges)))
 
 
-# -- the roster while rounds run
-
-
 def terms_of(federation: Federation) -> Callable[[], Terms]:
     """Return what tells the terms of now: the problem file is that of the start."""
     problem = digest_of((federation.folder / "problem.py").read_bytes())
