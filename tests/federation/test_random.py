@@ -178,8 +178,7 @@ def one_run(folder, number, seen, monkeypatch):
 @pytest.mark.parametrize(
     "part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))]
 )
-def test_nothing_is_lost_whatever_happens(part, monkeypatch):
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+def test_nothing_is_lost_whatever_happens(part, monkeypatch, quiet):
     monkeypatch.setattr(state_rows, "_BLOCK_ROWS", 4)  # the replays are short
     seen = Counter()
     with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
@@ -236,9 +235,16 @@ class Upheaval(World):
         return site
 
 
+@pytest.fixture
+def quiet():
+    """Log nothing; loggers remember that they are disabled unless it is ended this way."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.parametrize("part", range(2))
-def test_the_invariant_survives_lost_disks_joins_and_leaves(part, monkeypatch):
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+def test_the_invariant_survives_lost_disks_joins_and_leaves(part, monkeypatch, quiet):
     seen, problem = Counter(), quadratic(6, seed=4)
     with TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as folder:
         for number in range(part, 120, 2):
