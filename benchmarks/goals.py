@@ -26,6 +26,7 @@ class PeerGoal:
     most: float
     against: tuple[str, ...]
     compiled: bool = False  # If true, our step is compiled by torch.compile, an option.
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
 
     @property
     def ratio(self) -> str:
@@ -49,6 +50,8 @@ PEER_GOALS = (
     PeerGoal("W10b", 0.5, ALL_PEERS),
     PeerGoal("W10c", 2.7, JAX),
     PeerGoal("W10c", 2.0, JAX, compiled=True),
+    PeerGoal("W11", 1.0, FRAMEWORKS, algorithms=("fedavg",)),
+    PeerGoal("W11", 1 / 1.05, FRAMEWORKS, algorithms=("scaffold",)),
 )
 
 
@@ -90,7 +93,8 @@ def _own(workload: str, ratio: str, goal: float, times: dict[str, float]) -> Ver
 
 def _beside_peers(wanted: PeerGoal, results: list[dict[str, Any]]) -> Verdict:
     found = {}
-    for algorithm, title in ALGORITHMS.items():
+    for algorithm in wanted.algorithms:
+        title = ALGORITHMS[algorithm]
         best = fastest(results, wanted.workload, algorithm, wanted.against)
         ours: dict[str, Any] | None = {"ratio": 1.0}
         if wanted.compiled:
