@@ -77,7 +77,7 @@ class Oracles:
 
         None where neither can compute it.
         """
-        data = [self.clients[i] for i in clients]
+        data = self.clients.several(clients)
         form = self.mean_loss.closed_form
         if form is not None and all(each.fits_kernel(form.layers) for each in data):
             return self._by_kernel(form, clients, data, seed, r)
@@ -169,7 +169,7 @@ class Oracles:
         rows: Any = drawn(clients, samples, *cut)
         # The kernel draws only if it reproduces the numbers of this PyTorch.
         if rows is None:
-            batches = self._cut(clients, [self.clients[i] for i in clients], seed, r)
+            batches = self._cut(clients, self.clients.several(clients), seed, r)
             rows = [[None if k is None else own.rows(k) for k in tape.batches] for own in batches]
         return kernel.run(
             layers,
