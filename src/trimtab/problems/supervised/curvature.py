@@ -28,7 +28,7 @@ _NUMBERS = 20_000_000
 
 def is_linear(layers: Layers) -> bool:
     """Return whether a model is one layer with one of these losses."""
-    return layers.activations == ("none",) and layers.loss in _LOSSES
+    return layers.activations == ("none",) and not layers.eps and layers.loss in _LOSSES
 
 
 def linear_products(layers: Layers, x: Vector, X: Tensor, V: Tensor) -> Tensor:

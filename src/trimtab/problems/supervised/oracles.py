@@ -217,7 +217,8 @@ def _of_module(module: nn.Module, loss: Loss) -> str:
         return f"{_shown(module)} is not an nn.Sequential of layers that it knows"
     # A layer is tried alone, first and between others, since an activation cannot be first.
     for name, layer in module.named_children():
-        places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, 2), layer, nn.Linear(2, 2)])
+        n = layer.normalized_shape[-1] if isinstance(layer, nn.LayerNorm) else 2
+        places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, n), layer, nn.Linear(n, 2)])
         if all(closed_form(nn.Sequential(*place), loss) is None for place in places):
             touched = hooked(layer) or any(not p.requires_grad for p in layer.parameters())
             what = "frozen, hooked or changed" if touched else "not among its layers"
