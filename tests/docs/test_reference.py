@@ -26,7 +26,6 @@ LONGER = {  # with the reason
     "changelog.md": 2000,  # a list by version
     "diagnosis.md": 1750,  # one line for each case that missed, written from the records
     "federation.md": 2500,  # from nothing to four sites, in one go
-    "performance.md": 1600,  # one list of the peers' settings, written from the records
 }
 
 
