@@ -16,6 +16,7 @@ FRAMEWORKS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
 JAX = ("jax",)
 ALL_PEERS = (*JAX, *FRAMEWORKS)
 COMPILED = ("compiled",)
+NEAR = 0.1  # A ratio this near its goal is shown with its quartiles.
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,26 @@ class Verdict:
 
 def verdicts(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Iterator[Verdict]:
     """Judge a record of `trimtab bench` and one of its peers, workload by workload."""
-    times = {row["workload"]: row["milliseconds"] for row in rows}
+    measured = {row["workload"]: row for row in rows}
     for name, work in WORKLOADS.items():
         for ratio, goal in work.goals.items():
-            yield _own(name, ratio, goal, times.get(name, {}))
+            yield _own(name, ratio, goal, measured.get(name, {}))
         for wanted in PEER_GOALS:
             if wanted.workload == name:
                 yield _beside_peers(wanted, results)
 
 
-def _own(workload: str, ratio: str, goal: float, times: dict[str, float]) -> Verdict:
+def _own(workload: str, ratio: str, goal: float, row: dict[str, Any]) -> Verdict:
     shown = f"{'≥' if ratio.startswith('plain') else '≤'} {goal:.3g}"
     above, below = ratio.split(" / ")
+    times = row.get("milliseconds", {})
     if above not in times or below not in times:
         return Verdict(workload, ratio, shown, None, met=False)
     value = times[above] / times[below]
-    return Verdict(workload, ratio, shown, f"{value:.2f}", met(ratio, value, goal))
+    measured, spread = f"{value:.2f}", row.get("spread", {}).get(ratio)
+    if spread is not None and abs(value / goal - 1) < NEAR:
+        measured += " [{:.2f}, {:.2f}]".format(*spread)
+    return Verdict(workload, ratio, shown, measured, met(ratio, value, goal))
 
 
 def _beside_peers(wanted: PeerGoal, results: list[dict[str, Any]]) -> Verdict:

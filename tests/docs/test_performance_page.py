@@ -39,6 +39,14 @@ def test_a_goal_is_met_missed_or_not_measured():
     assert found["W10c", "ours compiled / JAX"] == ("≤ 2", None, "not measured")
 
 
+def test_a_ratio_near_its_goal_has_its_quartiles():
+    one = row("W8", bare=1.0, scaffold=1.4, plain=140.0)
+    one["spread"] = {"scaffold / bare": (1.3, 1.7), "plain / scaffold": (90.0, 110.0)}
+    found = {v.ratio: v.measured for v in goals.verdicts([one], []) if v.workload == "W8"}
+    assert found["scaffold / bare"] == "1.40 [1.30, 1.70]"
+    assert found["plain / scaffold"] == "100.00"
+
+
 def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms():
     results = [
         result("W1", "fedavg", "pfl", 4.0),

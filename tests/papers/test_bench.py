@@ -28,8 +28,10 @@ def test_a_small_workload_gives_all_times_and_ratios(name):
     for ratio, value in row.ratios.items():
         above, below = ratio.split(" / ")
         assert value == pytest.approx(times[above] / times[below])
+        low, high = row.spread[ratio]
+        assert 0 < low <= high
     assert list(row.to_json()) == [
-        *("workload", "shows", "executor", "milliseconds", "ratios", "goals", "met")
+        *("workload", "shows", "executor", "milliseconds", "ratios", "goals", "met", "spread")
     ]
 
 
