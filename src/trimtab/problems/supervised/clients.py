@@ -128,8 +128,7 @@ class ClientData:
         if i in self._read:
             return len(self._read[i])
         try:
-            part = self._part
-            return self.reader.size(self.clients[i]) if part is None else part.size(i)
+            return self.reader.size(self.clients[i]) if self._part is None else self._part.size(i)
         except TypeError:
             return len(self[i])  # Reading it raises an error that names the fault.
 
@@ -158,8 +157,8 @@ class ClientData:
                     new.setdefault(data.kind if _is_small(data) else i, {})[owner] = data
             for group in new.values():
                 self._check(group)
-            for i in clients:
-                self._read[i] = found[i]
+            self._read |= found
+            for i in found if not self.in_memory else ():
                 self._read.move_to_end(i)
             while not self.in_memory and len(self._read) > _KEPT:
                 self._read.popitem(last=False)
