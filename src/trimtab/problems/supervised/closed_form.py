@@ -162,7 +162,7 @@ def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layer
             linear.append(layer)
             activations.append("none")
             eps.append(0.0)
-        elif what.startswith("norm"):
+        elif isinstance(layer, nn.LayerNorm) and what != "unknown":
             if not eps or eps[-1] or activations[-1] != "none":
                 return None
             if layer.normalized_shape[0] != linear[-1].out_features:
