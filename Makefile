@@ -15,6 +15,7 @@ endif
 demo: $(VENV)/installed
 	$(BIN)/trimtab compare --algorithms sgd,fedavg,scaffold --minutes 0.5 --jobs 2
 
+# Ruff, mypy --strict, and the fast suite: theorems, the NumPy oracle, mistakes of other systems, commands, pages.
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,8 +30,7 @@ test-reproduce: $(VENV)/installed-dev
 test-federation: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 -m federation tests/federation tests/flower
 
-# The tests that take long, then hours of random kills, stops, network faults and full disks, and the replay:
-# SOAK="--minutes 240".
+# The tests that take long, then hours of random kills, stops, network faults and full disks, and their replay; SOAK="--minutes 240".
 SOAK ?= --minutes 240
 soak: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 -m soak
@@ -44,6 +44,7 @@ test-cluster: $(VENV)/installed-dev
 test-package: $(VENV)/installed-dev
 	$(BIN)/pytest -m package tests/package
 
+# The documentation against the code; `make test` does it, too.
 test-docs: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 tests/docs tests/papers/test_page.py
 
@@ -52,7 +53,7 @@ docs: $(VENV)/installed-dev
 	$(BIN)/python -m docs.generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# The same, opened in a browser: under 4 minutes.
+# The documentation site, opened in a browser: links, search, phones, accessibility: under 4 minutes.
 test-site: $(VENV)/installed-dev
 	$(BIN)/pytest -n 0 -m site tests/docs/test_site.py
 
@@ -65,7 +66,8 @@ test-newest:
 	$(NEWEST)/bin/pytest -n 2 tests/torch tests/sklearn tests/problems/test_hugging_face.py \
 		tests/docs/test_bring_your_own_loop.py tests/docs/test_scikit_learn.py
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade flwr
-	$(NEWEST)/bin/pytest -n 0 -m "not federation" tests/flower tests/docs/test_from_flower.py
+	$(NEWEST)/bin/pytest -n 0 -m "not federation" tests/flower tests/docs/test_from_flower.py \
+		tests/federation/test_flower_names.py
 
 # Apps of Flower in its simulation on Ray, on the Flower that is pinned: under 5 minutes.
 test-flower: $(VENV)/installed-dev
@@ -81,13 +83,13 @@ lock: $(VENV)/installed-dev
 		--unsafe-package torch --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 		--no-annotate --strip-extras --output-file requirements-federation.txt pyproject.toml
 
-# How much of src and papers/src the fast suite and the reproductions run, child processes included, into docs/tests.md; TESTS="tests/core" for a part.
+# How much of src and papers/src the fast suite and the reproductions run, child processes included, into results/coverage.json; TESTS="tests/core" for a part.
 coverage: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/covered.py $(TESTS)
 
 # Mistakes of one place in algorithms and protocol, and which test rejects each: hours; it goes on where it stopped.
 mutants: $(VENV)/installed-dev
-	nice -n 15 $(BIN)/python -m tests.mutants.run; $(BIN)/python benchmarks/tests_page.py
+	nice -n 15 $(BIN)/python -m tests.mutants.run
 
 # The compiled kernel, in place; `make demo` builds it too, where there is a compiler.
 kernel: $(VENV)/installed

@@ -3,7 +3,8 @@
 Bare Flower is Flower as its documentation runs it, with TLS and keys: an app whose clients send
 back an array as large as they got, with no work and no torch. Both have the same sites and the same
 array, one after the other in one run. Loopback only. Rows that are in the record are not measured
-again, so a run that was stopped goes on; `--table` prints the table of docs/federation.md.
+again, so a run that was stopped goes on; `--table` prints the table of
+docs/federation-operations.md.
 
     python benchmarks/federation.py [--d 7850,50890] [--sites 2,4] [--table]
 """

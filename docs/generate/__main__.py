@@ -9,11 +9,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from docs.generate import algorithms, gallery, reference
+from docs.generate import algorithms, gallery, reference, tests
 from docs.generate.equations import blocks_as_mathml
 from docs.generate.links import AT_TOP, ROOT, page_of, rewritten
-
-NOT_COPIED = {"docs/algorithms.md"}  # `algorithms` makes pages of it
 
 
 def write(folder: Path) -> None:
@@ -34,12 +32,13 @@ def pages() -> dict[str, str]:
     """Return the text of every page by its path on the site."""
     written = [path for path in AT_TOP if path.endswith(".md")]
     written += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))]
-    copied = {page_of(path): path for path in written if path not in NOT_COPIED}
+    copied = {page_of(path): path for path in written}
     return {
         **{page: _copied(path, page) for page, path in copied.items() if page},
         **algorithms.pages(),
         **reference.pages(),
         **gallery.pages(),
+        **tests.pages(),
         "citation.md": _citation(),
     }
 

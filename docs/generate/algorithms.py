@@ -1,77 +1,55 @@
-"""One page for each algorithm: its section of docs/algorithms.md, its code, its cost, its tests."""
+"""One page for each algorithm: its page of docs/algorithms, then its code, its cost, its tests."""
 
 import re
 from functools import cache
 
 from docs.generate.equations import blocks_as_mathml
-from docs.generate.links import ROOT, rewritten
+from docs.generate.links import ROOT, is_algorithm, rewritten
 
-SOURCE = "docs/algorithms.md"
-# Sections about all algorithms: the page each goes to. Others stand on the page "In practice".
-PAGES = {"Side by side": "index", "The bases": "bases", "Mistakes to know": "mistakes"}
-TITLES = {"bases": "The base optimisers", "mistakes": "Mistakes to know"}
+FOLDER = ROOT / "docs" / "algorithms"
 
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its path on the site."""
-    from trimtab.algorithms.registry import NAMES, kind
-
-    names = {kind(name).cls.__name__: name for name in NAMES}
-    head, sections = _sections()
-    found: dict[str, list[str]] = {"index": [head]}
-    for title, body in sections.items():
-        if title in names:
-            found[names[title]] = [_page(names[title], body)]
-        else:
-            found.setdefault(PAGES.get(title, "practice"), []).append(_part(title, body))
-    finished = {name: _finished(name, "\n\n".join(parts)) for name, parts in found.items()}
-    finished["index"] += _list(names)
-    return {f"algorithms/{name}.md": text for name, text in finished.items()}
+    return {f"algorithms/{path.name}": _page(path.stem) for path in sorted(FOLDER.glob("*.md"))}
 
 
-def _sections() -> tuple[str, dict[str, str]]:
-    head, *rest = re.split(r"^## ", (ROOT / SOURCE).read_text("utf-8"), flags=re.M)
-    parts = (part.partition("\n") for part in rest)
-    return head.strip(), {title.strip(): body.strip() for title, _, body in parts}
+def _page(name: str) -> str:
+    body = (FOLDER / f"{name}.md").read_text("utf-8")
+    if is_algorithm(name):
+        body = _with_code(name, body)
+    return blocks_as_mathml(rewritten(body, f"docs/algorithms/{name}.md", f"algorithms/{name}.md"))
 
 
-def _finished(name: str, text: str) -> str:
-    heads = {**TITLES, "practice": "In practice"}
-    text = f"# {heads[name]}\n\n{text}" if name in heads else text
-    return blocks_as_mathml(rewritten(text, SOURCE, f"algorithms/{name}.md") + "\n")
-
-
-def _part(title: str, body: str) -> str:
-    return body if title in ("The bases", "Mistakes to know") else f"## {title}\n\n{body}"
-
-
-def _page(name: str, body: str) -> str:
+def _with_code(name: str, body: str) -> str:
     from trimtab.algorithms.registry import kind
 
-    found = kind(name)
     code = (ROOT / "src" / "trimtab" / "algorithms" / f"{name}.py").read_text("utf-8")
-    called = f"`trimtab.{found.cls.__name__}`, on the command line `{name}`."
+    public = kind(name).cls.__name__
+    head, _, rest = body.partition("\n")
     parts = [
-        f"# {found.title}\n\n{called} Symbols are those of [the notation](notation.md).",
-        body.replace("\n### ", "\n## "),
+        head,
+        f"`trimtab.{public}`, on the command line `{name}`. "
+        "Symbols are those of [the notation](../notation.md).",
+        rest.strip(),
         f"## The code\n\n`src/trimtab/algorithms/{name}.py`\n\n```python\n{code}```",
-        f"## What a client keeps, sends and computes in a round\n\n{_costs(found.cls.__name__)}",
+        f"## What a client keeps, sends and computes in a round\n\n{_costs(public)}",
         _tests(body),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _costs(name: str) -> str:
     """Return the rows of the table of costs that are about an algorithm, and what they count."""
-    table = _sections()[1]["Side by side"]
-    rows = [line for line in table.splitlines() if line.startswith("|")]
-    chosen = [row for row in rows[2:] if row.startswith(f"| `{name}`")]
+    lines = (FOLDER / "index.md").read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    chosen = [row for row in rows if row.startswith(f"| `{name}`")]
     said = "In multiples of d, the length of x; s is the size of the base optimiser's state."
     return "\n".join([*rows[:2], *chosen]) + f"\n\n{said}"
 
 
 def _tests(body: str) -> str:
-    """Return the list of the tests that a section names, each with its file."""
+    """Return the list of the tests that a page names, each with its file."""
     named = dict.fromkeys(re.findall(r"`(test_\w+)`", body))
     found = [(name, _home(name)) for name in named]
     rows = [f"- `{name}` in `{home}`" for name, home in found if home]
@@ -87,11 +65,3 @@ def _home(name: str) -> str:
 def _all_tests() -> tuple[tuple[str, str], ...]:
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     return tuple((str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in files)
-
-
-def _list(names: dict[str, str]) -> str:
-    from trimtab.algorithms.registry import kind
-
-    rows = [f"- [{kind(name).title}]({name}.md)" for name in names.values()]
-    more = "- [The base optimisers](bases.md)\n- [In practice](practice.md)\n"
-    return "\n## The pages\n\n" + "\n".join(rows) + f"\n{more}- [Mistakes to know](mistakes.md)\n"

@@ -17,12 +17,11 @@ AT_TOP = {  # pages beside docs/
     "RELEASING.md": "releasing.md",
     "GOVERNANCE.md": "governance.md",
     "CITATION.cff": "citation.md",
-    "docs/algorithms.md": "algorithms/index.md",
     "examples": "gallery/index.md",
     "docs/decisions": "design.md",
     "examples/flower": "gallery/flower.md",
-    "examples/cifar10_federation": "gallery/cifar10_federation.md",
-    "examples/cifar10_federation/README.md": "gallery/cifar10_federation.md",
+    "examples/cifar10_federation": "cifar10-federation.md",
+    "examples/cifar10_federation/README.md": "cifar10-federation.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 
@@ -39,7 +38,9 @@ def page_of(path: str) -> str | None:
         page = ROOT / path
         return f"algorithms/{found[1]}.md" if page.exists() and is_algorithm(found[1]) else None
     if found := re.fullmatch(r"examples/(?:notebooks/)?(\w+)\.(?:py|ipynb)", path):
-        return f"gallery/{found[1]}.md"
+        from docs.generate.gallery import SHOWS
+
+        return f"gallery/{found[1]}.md" if found[1] in SHOWS else None
     if path.startswith("docs/") and (ROOT / path).is_file():
         return path.removeprefix("docs/")
     return None
@@ -63,8 +64,6 @@ def rewritten(text: str, source: str, page: str) -> str:
         path, anchor = match[1], match[2] or ""
         there = posixpath.normpath(posixpath.join(posixpath.dirname(source), path)) if path else ""
         found = page_of(there)
-        if there == "docs/algorithms.md" and anchor:
-            found, anchor = _section(anchor)
         if found is None:
             return f"]({REPOSITORY}/{there})" if REPOSITORY else "]()"
         return f"]({relative(found, page)}{anchor})"
@@ -72,17 +71,6 @@ def rewritten(text: str, source: str, page: str) -> str:
     text = TARGET.sub(link, text)
     # A link without a target would lead to the page itself.
     return re.sub(r"(?<!!)\[([^\]]*)\]\(\)", r"\1", text)
-
-
-def _section(anchor: str) -> tuple[str, str]:
-    """Return the page of a section of docs/algorithms.md, and what is left of the anchor.
-
-    >>> _section("#scaffold"), _section("#weights")
-    (('algorithms/scaffold.md', ''), ('algorithms/practice.md', '#weights'))
-    """
-    own = {"#mistakes-to-know": "mistakes", "#the-bases": "bases", "#side-by-side": "index"}
-    name = anchor[1:] if is_algorithm(anchor[1:]) else own.get(anchor)
-    return (f"algorithms/{name}.md", "") if name else ("algorithms/practice.md", anchor)
 
 
 def relative(target: str, page: str) -> str:

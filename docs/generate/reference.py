@@ -13,7 +13,10 @@ from docs.generate.docstrings import described
 
 # The public names of trimtab, by subject. A test compares them with `trimtab.__all__`.
 GROUPS = {
-    "run": ("Rounds and studies", ("simulate", "Simulation", "Round", "compare", "Comparison")),
+    "run": (
+        "Rounds and studies",
+        ("simulate", "Simulation", "Round", "Speeds", "compare", "Comparison"),
+    ),
     "diagnose": ("Diagnosis", ("diagnose", "Diagnosis")),
     "problems": (
         "Problems and data",

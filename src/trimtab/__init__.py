@@ -66,8 +66,10 @@ if TYPE_CHECKING:
     from trimtab.problems.loading import load_problem
     from trimtab.problems.metrics import Metric
     from trimtab.problems.trained import load
+    from trimtab.simulation.arrivals import Speeds
     from trimtab.simulation.executors.tree import Tree
-    from trimtab.simulation.simulate import Round, Simulation, simulate
+    from trimtab.simulation.rounds import Round
+    from trimtab.simulation.simulate import Simulation, simulate
     from trimtab.studies.compare import compare
     from trimtab.studies.comparison import Comparison
 
@@ -123,6 +125,7 @@ __all__ = [
     "ServerOnly",
     "Sgd",
     "Simulation",
+    "Speeds",
     "Stage",
     "Supervised",
     "Through",
@@ -145,6 +148,7 @@ _HOMES = {
     "Epochs": "core",
     "Metric": "problems.metrics",
     "Ray": "cluster.executor",
+    "Speeds": "simulation.arrivals",
     "Tree": "simulation.executors",
     "load": "problems.trained",
     "load_problem": "problems.loading",

@@ -1,9 +1,9 @@
 """Child processes: started, watched by heartbeats, restarted, and never orphaned.
 
 The worker processes of `compare` and the processes of a federation are run by this module alone.
-Both sides are here. The parent holds a `Child`. The child calls `start_heartbeat` or
-`report_status`, which write to a pipe that it inherits. A process that hangs is worse than one
-that has crashed, because nothing restarts it; `Child.is_hung` finds it by its missing heartbeats.
+Both sides are here. The parent holds a `Child`. The child calls `start_heartbeat`,
+which writes to a pipe that it inherits. A process that hangs is worse than one that has crashed,
+because nothing restarts it; `Child.is_hung` finds it by its missing heartbeats.
 
 Run as a script, this file starts a function and ties its process to the parent:
 python -P _processes.py PARENT_PID module:function ARGUMENTS…
@@ -46,23 +46,43 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # -- in the child
 
 
-def report_status(**facts: Any) -> None:
-    """Send a heartbeat with some facts to the parent, if there is one."""
-    if HEARTBEAT_FD in os.environ:
-        # The pipe does not block. If the parent does not read it, heartbeats are dropped.
-        with contextlib.suppress(OSError):
-            os.write(int(os.environ[HEARTBEAT_FD]), json.dumps(facts).encode() + b"\n")
-
-
 def start_heartbeat() -> None:
     """Send heartbeats from a daemon thread for as long as this process lives."""
+    if HEARTBEAT_FD not in os.environ:
+        return
 
     def beat() -> None:
-        never = threading.Event()
+        never, pipe = threading.Event(), int(os.environ[HEARTBEAT_FD])
         while not never.wait(HEARTBEAT_SECONDS):
-            report_status()
+            # The pipe does not block. If the parent does not read it, heartbeats are dropped.
+            with contextlib.suppress(OSError):
+                os.write(pipe, b".")
 
     threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+
+
+class Teller(logging.Handler):
+    """Writes facts and log records to a pipe, one JSON object per line, for `json_lines`."""
+
+    def __init__(self, out: IO[str]) -> None:
+        super().__init__()
+        self.out = out
+
+    @classmethod
+    def of_stdout(cls) -> "Teller":
+        """Take stdout for itself; what others print from now on goes to stderr."""
+        out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        return cls(out)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage().rstrip(".") + "."
+        self.tell(event="line", line=line, warning=record.levelno >= logging.WARNING)
+
+    def tell(self, **facts: Any) -> None:
+        with self.lock or contextlib.nullcontext():
+            self.out.write(json.dumps(facts) + "\n")
+            self.out.flush()
 
 
 # -- in the parent
@@ -95,7 +115,6 @@ class Child:
         self.command = [sys.executable, "-P", __file__, str(os.getpid()), target, *arguments]
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        self.status: dict[str, Any] = {}  # what the child has reported; kept after it exits
         self._started = self._restart_after = 0.0
         self._written = 0  # bytes of `output` that are of processes before this one
         self._delay = FIRST_DELAY
@@ -110,7 +129,7 @@ class Child:
         if self.process is not None:
             self._forget_process()
         self._close_pipe()
-        self._pipe, self.status = _HeartbeatPipe(), {}
+        self._pipe = _HeartbeatPipe()
         heartbeat = {HEARTBEAT_FD: str(self._pipe.write_end)}
         with self._open_output() as output:
             self._written = output.tell() if output else 0
@@ -209,8 +228,9 @@ class Child:
         if now - self._last_poll > SUSPENDED_SECONDS:
             self._last_heartbeat += now - self._last_poll
         self._last_poll = now
-        if self._read_heartbeats():
-            self._last_heartbeat = now
+        with self._pipe_lock:
+            if self._pipe and self._pipe.read():
+                self._last_heartbeat = now
         return now - self._last_heartbeat
 
     def is_hung(self, timeout: float) -> bool:
@@ -294,17 +314,7 @@ class Child:
         self.process = None
         self._close_pipe()
 
-    # -- heartbeats
-
-    def _read_heartbeats(self) -> bool:
-        with self._pipe_lock:
-            reports = self._pipe.read() if self._pipe else []
-        for facts in reports:
-            self.status |= facts
-        return bool(reports)
-
     def _close_pipe(self) -> None:
-        self._read_heartbeats()
         with self._pipe_lock:
             if self._pipe is not None:
                 self._pipe.close()
@@ -312,23 +322,20 @@ class Child:
 
 
 class _HeartbeatPipe:
-    """A non-blocking pipe of JSON lines from a child."""
+    """A non-blocking pipe from a child."""
 
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
         for end in (self._read_end, self.write_end):
             os.set_blocking(end, False)
 
-    def read(self) -> list[dict[str, Any]]:
-        content = b""
+    def read(self) -> bool:
+        """Empty the pipe; return whether there was something in it."""
+        found = False
         with contextlib.suppress(OSError):
-            while part := os.read(self._read_end, 1 << 16):
-                content += part
-        reports = []
-        for line in content.splitlines():
-            with contextlib.suppress(ValueError):  # A line may be cut where the pipe was full.
-                reports.append(dict(json.loads(line)))
-        return reports
+            while os.read(self._read_end, 1 << 16):
+                found = True
+        return found
 
     def close(self) -> None:
         for end in (self._read_end, self.write_end):

@@ -4,7 +4,7 @@ import platform
 from functools import cache
 from importlib.metadata import version
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Changes whenever the same settings give other numbers. With 4, networks with LayerNorm come from
 # the kernel, and sums over more than 128 clients are added in another order.

@@ -99,6 +99,12 @@ CASES = {
     "FedDyn": case(trimtab.FedDyn, oracle.feddyn, eta_l=0.1, K=K, alpha=1.5),
     "ScaffoldM": case(trimtab.ScaffoldM, oracle.scaffold_m, a=0.3, **local),
 }
+
+
+def test_every_algorithm_is_written_a_second_time():
+    assert set(trimtab.ALGORITHMS.values()) <= {type(algorithm) for algorithm, _ in CASES.values()}
+
+
 every_case = pytest.mark.parametrize("name", CASES)
 TWICE = ("Mime-", "MimeLiteMvr", "MimeMvr", "Dane")  # names of two exchanges a round begin so
 asks_twice = pytest.mark.parametrize("name", [name for name in CASES if name.startswith(TWICE)])

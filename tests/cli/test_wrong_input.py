@@ -52,6 +52,8 @@ def folder(tmp_path, monkeypatch):
     Path("empty").mkdir()
     Path("list").mkdir()
     Path("list/run.json").write_text("[]")
+    Path("damaged").mkdir()
+    Path("damaged/compare.json").write_text('{"outcome": {}}')
     Path("run").mkdir()
     Path("run/run.json").write_text("{}")
     return tmp_path
@@ -89,6 +91,13 @@ WORDS = {
     "report list": "list/run.json holds no JSON object; restore or remove it.",
     "export file --to csv": "file is a file; pass the folder of a run.",
     "check sgd --out empty": "empty: is a directory; pass another path, or fix this one.",
+    "run sgd --eta 1 --init empty": "empty is a folder; pass the file of a model,",
+    "compare --metric=": "--metric '' is not measured here; pass one of loss, accuracy",
+    "compare --available file": "line 1 of file is 'a,b'; begin it with the header client,from,to",
+    "diagnose --minutes nan": "--minutes nan; pass a number of minutes that is positive.",
+    "diagnose --eps nan": "--eps nan; pass the f(x) - f(x*) that is wanted, a positive number.",
+    "report damaged": "damaged/compare.json is damaged (KeyError: 'population'); restore it, or",
+    "export run --to csv --algorithm sgd": "--algorithm chooses a model for --to onnx; drop it.",
     "diagnose --minutes 0": "Invalid value for '--minutes': 0.0 is not in the range x>0;",
     "diagnose --eps -1": "Invalid value for '--eps': -1.0 is not in the range x>0;",
 }
@@ -101,6 +110,16 @@ def test_a_wrong_command_is_one_sentence(words, capsys):
     assert err.startswith("trimtab: ")
     assert WORDS[words] in err
     assert not Path("runs").exists()
+
+
+def test_a_record_without_settings_is_not_resumed(capsys):
+    words = ("run", "sgd", "quadratic", "--eta", 0.1, "-R", 2, "--out", "done")
+    command(capsys, *words)
+    path = Path("done/run.json")
+    path.write_text(json.dumps({k: v for k, v in read_json(path).items() if k != "settings"}))
+    code, _, err = command(capsys, *words, "--resume")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "done/run.json holds no settings; restore it, or remove the folder." in err
 
 
 def test_a_step_that_is_far_too_large(capsys):
@@ -129,6 +148,8 @@ def test_given_settings_that_no_algorithm_has_are_noted():
     useless = notes(["sgd"], K=5, base="adam", eta_g=2.0)
     assert "no algorithm that was searched has K, eta_g and base." in useless
     assert "no algorithm that was searched" not in notes(["sgd", "fedavg"], K=5)
+    assert "there are no baselines, since the problem has no" in notes(["sgd"], baselines=True)
+    assert "no baselines" not in notes(["sgd"])
     assert "searched has base." in notes(["fedavg"], K=5, eta_g=1.0, base="adam")
 
 
@@ -191,6 +212,11 @@ CALLS = {
     "resume without out": (
         lambda: check_compare(resume=True),
         "resume=True continues what is in out; pass out too.",
+    ),
+    "lists of K": (lambda: trimtab.compare(quadratic(), K=[[1], [1]]), "has a number twice;"),
+    "x as a list": (
+        lambda: trimtab.compare(quadratic(), x=[0.0]),
+        "x is a list; pass a tensor of length d=1.",
     ),
     "a prior": (lambda: check_compare(prior=3), "prior=3; pass the Prior of a diagnosis."),
     "a cluster": (lambda: check_compare(cluster=3), "cluster=3; pass an address, or True for"),
@@ -277,6 +303,10 @@ CALLS = {
     "client is one of the targets": (
         lambda: from_frame(target=["label", "site"]),
         "client and target are both 'site'; pass two different columns.",
+    ),
+    "two columns of one name": (
+        lambda: from_frame(pandas.concat([TABLE, TABLE[["x"]]], axis=1)),
+        "the table has two columns of one name; rename one of them.",
     ),
     "two clients": (lambda: from_frame(client=["site"]), "client=['site']; pass the name of one"),
     "no target": (lambda: from_frame(target=[]), "target=[]; pass the name of a column, or a"),

@@ -4,7 +4,6 @@ import re
 import shlex
 import subprocess
 import sys
-from math import ceil
 from pathlib import Path
 
 import pytest
@@ -88,20 +87,6 @@ def test_the_kuberay_file_is_a_job_of_the_pinned_ray(check):
         for container in pod["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
             assert container["resources"]["limits"] == container["resources"]["requests"]
-
-
-def test_the_table_of_machines_is_the_formula():
-    table = PAGE.partition("## How many machines")[2]
-    rows = re.findall(
-        r"^\| ([\d,]+) \| ([\d,]+) \| (.+?) GB \| (\d+) \| (\d+) \| (\d+) \|", table, re.M
-    )
-    assert len(rows) == 6
-    for row in rows:
-        N, d, gigabytes, disk, time, M = (int(cell.replace(",", "")) for cell in row)
-        assert gigabytes == N * 4 * d // 10**9
-        assert disk == ceil(N * 4 * d / 400e9)
-        assert time == ceil(1000 * 0.1 / (16 * 10))
-        assert max(disk, time) == M
 
 
 def test_without_ray_one_is_told_what_to_install(trimtab, tmp_path, monkeypatch):

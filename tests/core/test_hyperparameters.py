@@ -32,7 +32,6 @@ from trimtab import (
     Sgd,
     Yogi,
 )
-from trimtab.algorithms import registry
 
 BASE = Momentum()
 STEPS = {
@@ -163,53 +162,6 @@ def test_richardson_romberg_wraps_fedavg(refused):
 def test_a_base_is_an_optimiser(base):
     with pytest.raises(ValueError, match=r"pass an optimiser such as Momentum\(\)"):
         trimtab.Mime(eta=0.1, K=2, base=base)
-
-
-DEFAULTS = {
-    "sgd": {},
-    "fedavg": {"eta_g": 1.0},
-    "fedprox": {"mu": 1.0, "eta_g": 1.0},
-    "scaffold": {"eta_g": 1.0, "option": "II", "lean": False},
-    "fedopt": {"eta_g": 1.0},
-    "mimelite": {},
-    "mime": {},
-    "serveronly": {},
-    "richardsonromberg": {},
-    "scaffoldm": {"a": 0.1, "eta_g": 1.0},
-    "feddyn": {"alpha": 0.1},
-    "scaffnew": {"p": 0.1},
-    "scallion": {"eta_g": 1.0, "alpha": 1.0},
-    "fednova": {"eta_g": 1.0},
-    "scaffoldopt": {"eta_g": 1.0},
-    "servermvr": {"a": 0.1},
-    "mimelitemvr": {"a": 0.1},
-    "mimemvr": {"a": 0.1},
-    "dane": {"mu": 1.0},
-}
-
-
-BASES = {
-    "momentum": {"beta": 0.9},
-    "adam": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
-    "yogi": {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3},
-    "adagrad": {"eps": 1e-3},
-}
-
-
-def defaults_of(cls):
-    fields = cls.__dataclass_fields__.values()
-    return {f.name: f.default for f in fields if not str(f.default).startswith("<dataclasses")}
-
-
-@pytest.mark.parametrize("name", registry.NAMES)
-def test_the_defaults_of_an_algorithm(name):
-    assert defaults_of(registry.kind(name).cls) == DEFAULTS[name]
-
-
-@pytest.mark.parametrize("name", registry.BASE_NAMES)
-def test_the_defaults_of_a_base_optimiser(name):
-    assert defaults_of(registry.bases()[name]) == BASES[name]
 
 
 def test_lean_is_for_option_II_and_a_whole_K(refused):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.helpers.losses import Opaque, logistic, quadratics, random
-from trimtab import Quadratic, diagnose, simulate
+from trimtab import FedAvg, Quadratic, diagnose, simulate
 from trimtab.algorithms.registry import kind
 from trimtab.core.task import Progress
+from trimtab.diagnosis.sections import gradients_sentence, hessians_sentence
 from trimtab.report import write_diagnosis
 
 module = sys.modules["trimtab.diagnosis.diagnose"]
@@ -121,7 +122,11 @@ def test_a_point_to_start_from(refused):
         ({"S": 99}, "S=99"),
         ({"eps": -1.0}, "eps=-1.0"),
         ({"minutes": 0}, "minutes=0"),
+        ({"minutes": "5"}, "minutes='5'"),
         ({"algorithms": []}, "algorithms is empty"),
+        ({"algorithms": 3}, "a list of names"),
+        ({"algorithms": [FedAvg(eta_l=0.1, K=2)]}, "a list of names"),
+        ({"seed": 1.5}, "seed=1.5"),
     ],
 )
 def test_bad_arguments_are_one_sentence(refused, options, words):
@@ -178,3 +183,31 @@ def test_a_problem_may_be_named():
     assert diagnose("quadratic", minutes=0.02).name == "quadratic"
     with pytest.raises(ValueError, match=r"'quadrtic' is not a problem .did you mean"):
         diagnose("quadrtic")
+
+
+def test_one_number_at_one_point_has_one_interval(different):
+    for name in ("zeta", "L", "delta", "mu"):
+        assert different.points[-1].intervals[name] == different.intervals[name]
+
+
+def test_a_point_where_f_is_larger_than_at_the_start_is_not_measured():
+    """The mean Hessian bears a step at which local steps of the steepest client diverge."""
+    A = torch.diag_embed(torch.tensor([[1.0, 0.1]] * 3 + [[60.0, 0.1]], dtype=torch.float64))
+    b = torch.tensor([[1.0, 0.1], [2.0, -0.1], [-1.0, 0.3], [20.0, 0.5]], dtype=torch.float64)
+    found = diagnose(Quadratic(A, b))
+    assert all(point.loss <= found.points[0].loss for point in found.points)
+
+
+@pytest.mark.parametrize(
+    ("K", "alike", "said"),
+    [(1, True, "did as well"), (1, False, "did best"), (8, True, "did best")],
+)
+def test_the_best_K_is_not_said_of_one_step_beside_an_algorithm_that_is_alike(K, alike, said):
+    """Sgd is named if Scaffold needs 5 rounds and Sgd 6."""
+    assert hessians_sentence(0.9, 1.0, K, rough=False, alike=alike).endswith(f"{said}.")
+
+
+def test_equal_clients_do_not_disagree_where_training_starts_at_the_optimum():
+    assert gradients_sentence(0.0, 0.0, 0.0, "start", None, None).startswith(
+        "Client gradients disagree little"
+    )

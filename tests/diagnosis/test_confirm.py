@@ -9,12 +9,13 @@ import torch
 from tests.helpers.losses import quadratics
 from trimtab import Quadratic, diagnose
 from trimtab.core.task import Task
-from trimtab.diagnosis.advise import confidence, decide, headline, rounds_of
+from trimtab.diagnosis.advise import best_K, confidence, decide, in_question
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import begin
-from trimtab.diagnosis.confirm import Confirmed, affordable, best_K, confirm, in_question
+from trimtab.diagnosis.confirm import Confirmed, affordable, confirm
 from trimtab.diagnosis.panel import choose_panel
 from trimtab.diagnosis.rules import RULES
+from trimtab.diagnosis.sections import headline, rounds_of
 from trimtab.problems.metrics import LOSS
 from trimtab.studies.advice import MATERIAL
 from trimtab.studies.entry import Entry, SeedRun
@@ -88,6 +89,11 @@ def test_the_simplest_of_those_without_a_difference_is_named():
     advice = decide(confirmed_as({"scaffold": 10, "fedavg": 11, "sgd": 11}), 0.0, 1.0)
     assert advice.choice.algorithm == "sgd"
     assert set(advice.alike) == {"scaffold", "fedavg"}
+
+
+def test_an_algorithm_with_fewer_rounds_is_not_passed_over_in_silence():
+    advice = decide(confirmed_as({"scaffold": 10, "fedavg": 30, "sgd": 11}), 0.0, 1.0)
+    assert headline(advice, 1.0) == "Use Sgd with eta = 0.1; no difference to Scaffold was found."
 
 
 # -- decisions
@@ -166,6 +172,12 @@ def test_far_slower_algorithms_are_not_in_question_but_two_always_are():
         "scaffold",
         "sgd",
     ]
+
+
+def test_one_algorithm_is_not_advised_because_no_other_ran_on_the_model_in_time():
+    found = in_question(expect(("scaffold", 64, 9)), ["scaffold", "fedavg"], 10.0, trusted=True)
+    assert [one.algorithm for one in found] == ["scaffold", "fedavg"]
+    assert found[1].eta == pytest.approx(0.1)
 
 
 def test_without_a_model_every_algorithm_is_in_question_with_the_step_of_the_curvature():

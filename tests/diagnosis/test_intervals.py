@@ -309,3 +309,27 @@ def test_common_directions_give_a_bound_that_is_inside_its_interval():
             value, true = getattr(found, name), getattr(problem, name)
             assert value <= true * (1 + 1e-9)
             assert true <= value + found.errors[name] * (1 + 1e-6) + 1e-9
+
+
+def test_replicates_have_no_more_dimensions_than_clients_and_say_the_same(monkeypatch):
+    """A gradient of a network has thousands of dimensions, in which 200 replicates take minutes."""
+    whole = network()
+    panel = thinned(whole, tuple(range(8)), 16, 0, Budget(9.0))
+    x = whole.x0(0)
+    here, draws = measure.at_point(panel, x), drawn(panel, whole.N, 0)
+    widths, numbers = [], measure.scalars
+
+    def seen(p, A=None, X=None, V=None, **how):
+        widths.append(X.shape[1])
+        return numbers(p, A, X, V, **how)
+
+    monkeypatch.setattr(intervals, "scalars", seen)
+    short = intervals.at_point("x", x, draws, panel.p, here).estimates()["zeta"]
+    assert max(widths) <= whole.N < whole.d
+    monkeypatch.setattr(
+        intervals, "vectors", lambda rows, _, deviations: measure.vectors(rows, None, deviations)
+    )
+    long = intervals.at_point("x", x, draws, panel.p, here).estimates()["zeta"]
+    assert max(widths) == whole.d
+    assert short.low == pytest.approx(long.low, abs=0.05 * (long.high - long.low))
+    assert short.high == pytest.approx(long.high, abs=0.05 * (long.high - long.low))

@@ -10,8 +10,13 @@ from tests.helpers.losses import quadratics, random
 from trimtab import simulate
 from trimtab.algorithms.registry import NAMES, kind
 from trimtab.diagnosis import predict as module
-from trimtab.diagnosis.model import QuadraticModel
-from trimtab.diagnosis.predict import Aim, SideBySide, predict, runs_side_by_side
+from trimtab.diagnosis.predict import (
+    Aim,
+    QuadraticModel,
+    SideBySide,
+    predict,
+    runs_side_by_side,
+)
 from trimtab.diagnosis.rules import RULES, make
 
 ETAS = torch.tensor([0.05, 0.4], dtype=torch.float64)
@@ -19,10 +24,9 @@ ETAS = torch.tensor([0.05, 0.4], dtype=torch.float64)
 
 def model(sigma=0.0, steps=None):
     problem = quadratics(G=1.0, delta=0.2)
-    a, U = torch.linalg.eigh(problem.A)
     gradients = torch.stack([problem.client_gradient(i, problem.x_star) for i in range(problem.N)])
     start = problem.x0() - problem.x_star
-    return QuadraticModel(problem.weights, a, U, -gradients, start, sigma, steps)
+    return QuadraticModel(problem.weights, problem.A, -gradients, start, sigma, steps)
 
 
 @pytest.mark.parametrize("S", [6, 4])

@@ -11,7 +11,7 @@ from trimtab.compute import kernel
 from trimtab.diagnosis.panel import client_products
 from trimtab.diagnosis.rules import Rules
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.supervised.curvature import Curvature
+from trimtab.problems.supervised.objective import Curvature
 
 
 def network(*layers, l2=0.1):

@@ -10,13 +10,12 @@ nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykerne
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 SHOWS = {
-    "client_drift": ["FedAvg stops", "<b>Round 1</b>"],
     "data_to_advice": ["How sure: ", "diagnose: ", "compare: ", "<table>", "rounds_low"],
     "scaffold_and_mime": ["2 exchanges", "4 of 10, half slow", "Mime", "<b>Round 60</b>"],
 }
 
 
-def test_there_are_three():
+def test_there_are_two():
     assert {path.stem for path in NOTEBOOKS} == set(SHOWS)
 
 

@@ -31,7 +31,13 @@ in_a_browser = pytest.mark.skipif(
 # One page of each kind.
 KINDS = (
     *("index", "studies", "algorithms/scaffold", "algorithms/bases", "papers/table3"),
-    *("papers/index", "reference/run", "reference/commands", "gallery/quickstart"),
+    *(
+        "papers/index",
+        "reference/run",
+        "reference/commands",
+        "gallery/data_to_advice",
+        "gallery/own_data",
+    ),
 )
 
 

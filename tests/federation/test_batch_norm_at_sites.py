@@ -128,6 +128,7 @@ CLAIMS = {
     "too few channels": lambda arrays: arrays | {"1": arrays["1"][:2]},
     "infinity": lambda arrays: arrays | {"1": arrays["1"] / 0},
     "another array": lambda arrays: arrays | {"9": arrays["1"]},
+    "a mean out of all proportion": lambda arrays: arrays | {"1": 1e3 * arrays["1"]},
 }
 
 

@@ -12,7 +12,6 @@ from trimtab import FedAvg, Quadratic, Scaffold
 from trimtab.algorithms import registry
 from trimtab.commit import Accepted, digest
 from trimtab.federation.message import Message
-from trimtab.federation.protocol.controls import Audit
 
 SCAFFOLD = Scaffold(eta_l=0.1, K=3)
 HALF_OF_THE_DIGITS = torch.finfo(torch.float64).eps ** 0.5
@@ -66,9 +65,10 @@ def showing(federation, controls):
 # -- the audit
 
 
-def test_controls_that_agree_to_the_last_bit_are_in_order():
-    assert Audit(0.0, 0.0, {}, 0.0, {}).ok
-    assert not Audit(1e-300, 0.0, {}, 0.0, {}).ok
+def test_controls_that_agree_to_the_last_bit_are_in_order(make):
+    federation = make(problem=small(by=0.0), x=torch.zeros(2).double())
+    audit = federation.server.audit(federation.ask)
+    assert (audit.deviation, audit.tolerance, audit.ok) == (0.0, 0.0, True)
 
 
 def test_an_audit_lets_half_of_the_digits_go(make):

@@ -23,13 +23,13 @@ from trimtab import (
 from trimtab.algorithms import registry
 from trimtab.federation.events import SiteReport
 from trimtab.federation.message import Message
-from trimtab.federation.protocol import admission, controls, coordinator
-from trimtab.federation.protocol import requests as requests_module
-from trimtab.federation.protocol.admission import Hello, enrolled
+from trimtab.federation.protocol import attempt as requests_module
+from trimtab.federation.protocol import controls, coordinator
+from trimtab.federation.protocol.attempt import Inquiry
 from trimtab.federation.protocol.checks import goal_for, is_reached, mean_metrics
+from trimtab.federation.protocol.controls import Hello, enrolled
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.files import CannotWrite
 from trimtab.federation.storage.ledger import Member, Standing
 
@@ -326,7 +326,7 @@ def test_a_round_that_is_not_as_it_was_rehearsed_is_noticed(make, monkeypatch):
 def slept(monkeypatch):
     """Return how long the server has slept, without doing so."""
     pauses = []
-    for module in (coordinator, admission):
+    for module in (coordinator, controls):
         monkeypatch.setattr(module, "sleep", pauses.append)
     return pauses
 
@@ -405,7 +405,7 @@ def test_who_lost_its_state_four_times_in_twenty_commits_sits_out(make, kinds, f
     server = make().server
     sites = {"restart": {"sites": ["a"]}, "restore": {"sites": ["a"]}}
     server._ledger.lines = [{"kind": kind} | sites.get(kind, {}) for kind in kinds]
-    assert server._forgetful() == forgetful
+    assert server._not_helped() == forgetful
 
 
 # -- metrics

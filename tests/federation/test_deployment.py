@@ -8,10 +8,14 @@ import shlex
 import subprocess
 import sys
 import time
+import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from trimtab.cli.federate import federate
 from trimtab.federation.processes.ports import free_port
@@ -66,9 +70,28 @@ def test_the_image_runs_without_root_and_installs_by_hashes():
 def test_everything_that_the_federation_installs_has_hashes_but_torch():
     text = (DOCKER.parent / "requirements-federation.txt").read_text()
     pinned = re.findall(r"^([\w.-]+)==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.M)
-    assert {"flwr", "cryptography", "httpx", "numpy", "safetensors"} <= {*pinned}
     assert "torch" not in pinned
     assert len(pinned) == len(re.findall(r"^[\w.-]+==", text, re.M))
+
+
+def test_nothing_is_missing_where_packages_are_installed_without_what_they_need():
+    text = (DOCKER.parent / "requirements-federation.txt").read_text()
+    pinned = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==(\S+)", text, re.M)}
+    project = tomllib.loads((DOCKER.parent / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["federation"]
+    found, left = {"torch"}, [Requirement(each) for each in wanted]
+    while left:
+        each = left.pop()
+        name = canonicalize_name(each.name)
+        asked = [{"extra": extra} for extra in ("", *each.extras)]
+        if f"{name}{each.extras or ''}" not in found:
+            found |= {name, f"{name}{each.extras or ''}"}
+            assert pinned[name] in each.specifier, each
+            for line in requires(name) or ():
+                needed = Requirement(line)
+                if not needed.marker or any(map(needed.marker.evaluate, asked)):
+                    left.append(needed)
+    assert {"flwr", "cryptography", "httpx", "h11", "numpy", "safetensors"} <= found
 
 
 @pytest.mark.parametrize("name", COMPOSE)

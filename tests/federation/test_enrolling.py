@@ -1,5 +1,7 @@
 """Keys are made at the site; nothing that comes from the operator counts before it is approved."""
 
+import contextlib
+import gzip
 import io
 import json
 import os
@@ -11,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.federation.test_federate_cli import GOOD, trimtab
@@ -346,7 +348,12 @@ def test_what_is_no_request_is_one_sentence(tmp_path, content, words, refused):
 
 def test_a_key_of_another_kind_is_refused(refused):
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
 
     form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for key in (ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)):
@@ -354,6 +361,9 @@ def test_a_key_of_another_kind_is_refused(refused):
             keys.canonical(key.public_key().public_bytes(*form).decode())
     with refused("no public key in PEM"):
         keys.canonical("-----BEGIN PUBLIC KEY-----")
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    with refused("site.key is no private key of a site"):
+        keys.load_site_key(private)
 
 
 # -- archives may come from any sender
@@ -433,6 +443,45 @@ def test_an_archive_is_read_within_bounds(operator, options, words, refused):
         with refused("bomb.tar.gz cannot be read", words):
             read(path)
     assert not Path("there").exists()
+
+
+FIELDS = {"name": (0, 100), "mode": (100, 8), "size": (124, 12), "type": (156, 1)}
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example("size", b"\x80\0\0\0" + b"\xff" * 8, 1)  # no Python object is so long
+@given(st.sampled_from(sorted(FIELDS)), st.binary(min_size=1, max_size=12), st.integers(0, 4))
+def test_an_archive_whose_headers_are_odd_is_one_sentence(operator, field, value, number):
+    good = io.BytesIO()
+    with tarfile.open(fileobj=good, mode="w") as file:
+        for name in ("site.json", "ca.crt", "problem.py", "site.key", "x"):
+            file.addfile(tarfile.TarInfo(f"oslo/{name}"))
+    content = bytearray(good.getvalue())
+    head = memoryview(content)[512 * number : 512 * (number + 1)]
+    begin, length = FIELDS[field]
+    value = value[:length]
+    head[begin : begin + len(value)] = value
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    Path("odd.tar.gz").write_bytes(gzip.compress(content, 1))
+    with contextlib.suppress(ValueError):
+        read_archive(Path("odd.tar.gz"))
+
+
+def test_an_archive_brings_no_key_but_the_registered_one(operator, refused):
+    site = admit(operator, "rome")
+    contents = contents_of(site.archive("rome"))
+    for content, words in (
+        (keys.make_site_key()[0], "the operator registered the key"),
+        (b"no key", "site.key is no private key of a site"),
+    ):
+        odd = packed(Path("odd.tar.gz"), contents | {"site.key": content}, "rome")
+        with refused(words):
+            propose(Path("rome"), odd)
+    certificate = contents["ca.crt"].replace(b"M", b"N", 1)
+    with refused("ca.crt is"):
+        odd = packed(Path("odd.tar.gz"), contents | {"ca.crt": certificate}, "rome")
+        propose(Path("rome"), odd)
 
 
 # -- the problem file

@@ -65,6 +65,13 @@ def test_one_runs_and_the_others_wait(made, monkeypatch):
     assert said == ["the experiment is running; experiment b starts when it has ended."]
 
 
+def test_by_default_half_of_the_sites_and_three_of_them_are_enough(tmp_path):
+    for sites, least in ((2, 2), (3, 3), (5, 3), (7, 4)):
+        folder = tmp_path / str(sites)
+        made = operator_folder(folder, [f"site{i}" for i in range(sites)])
+        assert start_job(made, SCAFFOLD, R=1).min_sites == least
+
+
 @pytest.mark.parametrize(
     ("sites", "min_sites", "words"),
     [(2, 2, "only 2 sites are registered"), (4, 2, "min_sites is 2"), (3, 3, ""), (9, 4, "")],

@@ -93,6 +93,9 @@ SPOILED = {
     "an unknown kind": lambda out, _: instead(out, obj("Pickle", [], b"x")),
     "a message of nothing": lambda out, _: instead(out, obj("Message", [], b"")),
     "a chunk as a message": lambda out, _: instead(out, obj("ArrayChunk", [], b"x")),
+    "no chunk in a chunk's place": lambda out, _: instead(
+        out, *(obj("RecordDict", [], b"%d" % i) for i in range(5))
+    ),
     "too deep": lambda out, _: instead(out, *(obj("RecordDict", [], b"%d" % i) for i in range(9))),
     "many names of one chunk": many_names_of_one_chunk,
     "a header that is too long": lambda out, _: repacked(
@@ -129,6 +132,22 @@ def test_whatever_one_site_sends_it_alone_sits_out_by_name(place, what):  # noqa
     assert spoiled["why"].startswith("its reply cannot be read (")
     assert len(spoiled["why"]) < 400
     assert spoiled["why"].isprintable()
+
+
+@pytest.mark.parametrize(
+    ("what", "most", "why"),
+    [
+        ("many names of one chunk", 160, "an object of it has 5,242,"),
+        ("many names of one chunk", 12_000_000, "its arrays has 1,677,721,600 bytes; 12,065,536"),
+        ("a header that is too long", 160, "its header has 70,009 bytes; 65,536 are allowed"),
+        ("a chunk as a message", 160, "its objects are not put together as those of trimtab are"),
+        ("no chunk in a chunk's place", 160, "its objects are not put together as those of"),
+    ],
+)
+def test_sizes_and_kinds_are_refused_before_they_are_read(place, what, most, why):  # noqa: F811
+    place.run.spoil[2] = SPOILED[what]
+    replies, _ = ask(place, most=most)
+    assert why in replies["site2"]["why"]
 
 
 def test_nothing_of_a_reply_that_is_too_large_is_pulled(place):  # noqa: F811

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -24,6 +24,7 @@ from flwr.proto.node_pb2 import Node
 from tests.helpers.guarded import Guarded, signed
 from trimtab.federation.log import attached
 from trimtab.federation.storage import keys
+from trimtab.federation.transport.flower import connections
 from trimtab.federation.transport.flower import guard as guards
 
 
@@ -63,9 +64,8 @@ class Place:
 def test_the_fleet_path_is_passed_on_and_counted(place):
     body = b"x" * 100_000
     assert place.post("/v1/fleet/push-object", body) == (200, b"/v1/fleet/push-object " + body)
-    traffic = place.guard.traffic()
-    assert 0 < traffic.up["rome"] - len(body) < 1000
-    assert 0 < traffic.down["rome"] - len(body) < 1000
+    assert 0 < place.guard.up["rome"] - len(body) < 1000
+    assert 0 < place.guard.down["rome"] - len(body) < 1000
     assert place.lines == []
 
 
@@ -116,7 +116,7 @@ def test_a_bad_signature_is_refused_unread_and_logged(place):
     thief = keys.make_site_key()[0], place.key[1]
     assert place.post("/v1/fleet/push-object", b"x" * 100_000, key=thief)[0] == 401
     assert "refused site rome at 127.0.0.1: its signature is not valid." in place.lines[0]
-    assert place.guard.traffic().up == {}
+    assert place.guard.up == {}
 
 
 @pytest.mark.parametrize(
@@ -386,6 +386,27 @@ def test_a_body_that_announces_itself_is_asked_for_after_the_key_was_seen(place)
         assert link.recv(100).startswith(b"HTTP/1.1 100")
         link.sendall(b"12345")
         assert link.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_site_has_so_many_connections_and_the_oldest_gives_way(place, monkeypatch):
+    monkeypatch.setattr(connections, "_OF_ONE_SITE", 2)
+    signs = "".join(f"{name}: {value}\r\n" for name, value in signed(*place.key).items())
+    path = "/v1/fleet/push-object"
+    request = f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n{signs}\r\n".encode()
+    with ExitStack() as stack:
+        links = [stack.enter_context(place.open()) for _ in range(3)]
+
+        def ask(link):
+            link.sendall(request)
+            answer = b""
+            while not answer.endswith(path.encode() + b" "):
+                answer += link.recv(1000)
+            return answer
+
+        for link in (*links, links[1]):
+            assert ask(link).startswith(b"HTTP/1.1 200 OK")
+        with suppress(ConnectionError, ssl.SSLError):  # It is reset.
+            assert links[0].recv(1000) == b""
 
 
 def test_refusals_of_many_kinds_do_not_fill_the_log(place):

@@ -210,12 +210,19 @@ def test_a_journal_without_its_first_lines_is_reported(begun, caplog):
     assert "lines of the journal are missing" in caplog.text
 
 
-def test_what_was_asked_is_kept_or_nothing(begun):
+def test_what_was_sent_is_kept_or_nothing(begun):
     folder, _ = begun
     book = Ledger(folder)
-    assert book.asked() == ledger.Asked()
-    asked = ledger.Asked(2, 5, {"0": "a"}, "b")
-    book.ask(asked)
-    assert Ledger(folder).asked() == asked
+    assert book.ask_once("2.0", "a")
+    assert book.ask_once("2.1", "b")
+    assert book.ask_once("evaluate", "c")
+    book = Ledger(folder)
+    said = [book.ask_once(*place) for place in (("2.0", "a"), ("2.1", "x"), ("evaluate", "x"))]
+    assert said == [True, False, False]
+    assert book.ask_once("3.0", "d")
+    assert book.ask_once("2.1", "x")  # That round is over.
+    assert not book.ask_once("evaluate", "x")
+    book.open_branch("a test")
+    assert book.ask_once("evaluate", "x")
     (folder / "asked.json").write_text('{"branch": 2}x')
-    assert book.asked() == ledger.Asked()
+    assert book.ask_once("evaluate", "y")

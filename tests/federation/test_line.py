@@ -15,6 +15,7 @@ from flwr.proto.fleet_pb2 import (
     PushMessagesResponse,
 )
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.task_identity import TaskIdentity
 
 from tests.helpers.connect_proxy import ConnectProxy, Listener
@@ -132,7 +133,7 @@ def test_a_line_deactivates_the_node_that_a_killed_one_has_left(place):
             assert (place.folder / "node").read_text() == str(NODE)
             until(lambda: flower.asked("pull-messages") > 1)
             assert flower.asked("activate-node") == 1
-        assert guarded.app.asked[-1] == "/v1/fleet/deactivate-node"  # it says goodbye
+        assert flower.asked("deactivate-node") == 2  # it says goodbye
     finally:
         guarded.close()
 
@@ -212,18 +213,36 @@ def test_a_reply_is_sent_again_where_the_connection_was_lost(place):
         return answer
 
     guarded.app.answers["/v1/fleet/push-messages"] = push
-    content = record_of(encode_header({}), Parcel(None).fill([encode_arrays({})]))
-    request = FlowerMessage(content, dst_node_id=NODE, message_type="train", ttl=1000.0)
-    request.metadata.__dict__["_message_id"] = "request"
     line = place.line(guarded.port)
     try:
-        reply = Parcel(None, encode_header({})).fill([encode_arrays({})])
-        line.answer(lines.Request(request, Parcel(None)), reply)
+        line.answer(*request_and_reply())
         assert answers == []
         assert flower.asked("push-messages") == 2
     finally:
         line.close()
         guarded.close()
+
+
+def test_a_reply_is_given_up_when_its_round_is_over(place):
+    guarded = place.guarded()
+    flower, over = Flower(guarded), iter([False, False, True])
+    guarded.app.status = 500
+    line = place.line(guarded.port)
+    line.is_over = lambda request: next(over)
+    try:
+        line.answer(*request_and_reply())
+        assert flower.asked("push-messages") == 2
+    finally:
+        line.close()
+        guarded.close()
+
+
+def request_and_reply():
+    content = record_of(encode_header({}), Parcel(None).fill([encode_arrays({})]))
+    request = FlowerMessage(content, dst_node_id=NODE, message_type="train", ttl=1000.0)
+    request.metadata.__dict__["_message_id"] = "request"
+    reply = Parcel(None, encode_header({})).fill([encode_arrays({})])
+    return lines.Request(request, Parcel(None)), reply
 
 
 # -- what it says
@@ -260,6 +279,22 @@ def test_a_server_that_is_not_there_is_called_again_and_named_once(place):
         place.wait(f"the server at 127.0.0.1:{port} cannot be reached (Connection refused); ")
         time.sleep(0.3)
     assert len(place.said) == 1
+
+
+def once():
+    """Return what is false when it is asked first, and then true."""
+    turns = iter([False])
+    return lambda *_: next(turns, True)
+
+
+def test_who_still_asks_when_the_line_is_closed_ends_without_a_word(place):
+    line = place.line(1)
+    line._client.close()
+    for work in (line._look, line._beat):
+        line._node = Node(node_id=NODE)
+        line.stop.is_set = line.stop.wait = once()
+        work()
+    assert place.said == []
 
 
 def test_a_server_that_speaks_no_tls_is_named(place):

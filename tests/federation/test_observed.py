@@ -4,8 +4,7 @@ import http.client
 import json
 import logging
 import socket
-import sys
-from itertools import pairwise
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from trimtab.cli.federate.output import serving_metrics
 from trimtab.federation.events import RoundCommitted, SiteReport, Traffic, round_text, to_json
 from trimtab.federation.log import LogStyle, attached, log_facts
-from trimtab.federation.processes.metrics_page import MetricsPage, Samples
-from trimtab.federation.processes.observed import Contacts, OperatorView, Sample, SiteView
+from trimtab.federation.processes import metrics
+from trimtab.federation.processes.metrics import MetricsPage, OperatorView, SiteView, family
 from trimtab.federation.processes.site import AnsweredRequest
+from trimtab.federation.setup.status import CONTACTS
 from trimtab.federation.storage import keys
 
 ROOM = logging.getLogger("trimtab.federation.processes")
@@ -76,11 +75,18 @@ def test_files_of_a_size_and_no_more_than_are_kept(tmp_path):
 # -- metrics
 
 
-def exposition(samples):
-    """Return samples as Prometheus reads them."""
+def exposition(view):
+    """Return what a view shows as Prometheus reads it."""
     registry = CollectorRegistry()
-    registry.register(Samples(lambda: samples))
+    registry.register(view)
     return generate_latest(registry).decode()
+
+
+class Shown:
+    """A view of these numbers and troubles."""
+
+    def __init__(self, *families, troubles=()):
+        self.collect, self.troubles = lambda: families, lambda: troubles
 
 
 def get(port, path, method="GET"):
@@ -94,7 +100,7 @@ def get(port, path, method="GET"):
 
 def test_the_page_listens_on_loopback_and_answers_questions_only():
     troubles = []
-    page = MetricsPage(0, lambda: [Sample("round", "The last.", 3)], lambda: troubles)
+    page = MetricsPage(0, Shown(family("round", "The last.", 3), troubles=troubles))
     try:
         assert get(page.port, "/healthz") == (200, "ok\n")
         assert get(page.port, "/metrics")[1].endswith("trimtab_round 3.0\n")
@@ -111,31 +117,19 @@ def test_a_port_that_is_taken_is_one_sentence(refused):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with refused(f"port {port} of 127.0.0.1 cannot be opened", "pass another metrics_port"):
-            MetricsPage(port, list, list)
-
-
-def test_without_the_library_the_option_is_one_sentence(monkeypatch, refused):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "trimtab.federation.processes.metrics_page")
-    with refused("metrics_port needs prometheus_client", "pip install"), serving_metrics(0, None):
-        pass
+            MetricsPage(port, Shown())
 
 
 Text = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), Text, st.floats() | st.none()), max_size=8))
-def test_whatever_is_told_a_sample_is_one_line_and_names_stand_together(told):
-    samples = [Sample(name, "Help\nme.", value, {"site": label}) for name, label, value in told]
-    text = exposition(samples)
-    rows = text.split("\n")[:-1]
-    assert len([row for row in rows if row.startswith("trimtab_")]) == sum(
-        value is not None for _, _, value in told
-    )
-    names = [row.split("{")[0] for row in rows if row.startswith("trimtab_")]
-    assert len([1 for a, b in pairwise(names) if a != b]) < 3
-    for row in rows:
-        assert row.startswith(("# HELP ", "# TYPE ", "trimtab_"))
+@given(st.dictionaries(st.tuples(Text, Text), st.floats(), max_size=8), st.floats() | st.none())
+def test_whatever_is_told_a_number_is_one_line(told, value):
+    labelled = family("a", "Help\nme.", by=told, labels=("site", "way"))
+    rows = exposition(Shown(labelled, family("b", "Help\nme.", value))).split("\n")[:-1]
+    numbers = [row for row in rows if not row.startswith(("# HELP ", "# TYPE "))]
+    assert len(numbers) == len(told) + (value is not None)
+    assert all(row.startswith("trimtab_") for row in numbers)
 
 
 @pytest.fixture
@@ -151,7 +145,8 @@ def process(tmp_path):
             name="the SuperLink",
             alive=True,
             traffic=lambda: Traffic({"rome": 10}, {"rome": 20}),
-            traffic_so_far=lambda: Traffic({"rome": 10}, {"rome": 20}),
+            told=Traffic({"rome": 10}, {"rome": 20}),
+            seen={"rome": 107.0, "oslo": 100.0},
         ),
         rounds=SimpleNamespace(name="the process of the rounds", alive=False),
     )
@@ -161,8 +156,7 @@ def test_a_server_shows_rounds_bytes_contacts_and_what_is_down(process):
     view = OperatorView(process, R=9)
     try:
         view.note(ROUND)
-        view.contacts.look(process.superlink.traffic(), now=100.0)
-        text = exposition(view.samples())
+        text = exposition(view)
     finally:
         view.close()
     for line in (
@@ -186,7 +180,7 @@ def test_a_site_shows_what_it_answered():
     view = SiteView(SimpleNamespace(line=line, worker=worker))
     view.note(AnsweredRequest("work", 4, "done", 1.5, ""))
     view.note(AnsweredRequest("work", 5, "refused", 0.5, "policy"))
-    text = exposition(view.samples())
+    text = exposition(view)
     assert 'trimtab_requests_total{kind="work",status="refused"} 1.0' in text
     assert "trimtab_work_seconds_total 2.0\n" in text
     assert "trimtab_round 5.0\n" in text
@@ -195,10 +189,13 @@ def test_a_site_shows_what_it_answered():
     assert view.troubles() == ["the server is not connected"]
 
 
-def test_a_contact_is_when_a_sites_bytes_grew(tmp_path):
-    contacts = Contacts(tmp_path / "contacts.json")
-    contacts.look(Traffic({"rome": 10, "oslo": 5}, {}), 100.0)
-    contacts.look(Traffic({"rome": 11, "oslo": 5}, {}), 107.0)
-    assert contacts.last == {"rome": 107.0, "oslo": 100.0}
-    written = json.loads((tmp_path / "contacts.json").read_text())
-    assert written == {"rome": "1970-01-01T00:01:47Z", "oslo": "1970-01-01T00:01:40Z"}
+def test_when_a_site_was_heard_of_is_written_down(process, monkeypatch):
+    monkeypatch.setattr(metrics, "_WRITE", 0.01)
+    view, path = OperatorView(process, R=1), process.federation.folder / CONTACTS
+    while not path.exists():
+        time.sleep(0.01)
+    view.close()
+    assert json.loads(path.read_text()) == {
+        "rome": "1970-01-01T00:01:47Z",
+        "oslo": "1970-01-01T00:01:40Z",
+    }

@@ -28,13 +28,13 @@ from trimtab import (
 from trimtab.federation.message import Message, ReplyStatus
 from trimtab.federation.protocol import policy as checks
 from trimtab.federation.protocol import site as site_module
+from trimtab.federation.protocol.attempt import Terms
 from trimtab.federation.protocol.policy import (
     OutsidePolicy,
     check_algorithm,
     check_request,
     limit_memory,
 )
-from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.policy import (
     FEWEST,

@@ -18,7 +18,8 @@ from trimtab._version import PROTOCOL, __version__
 from trimtab.algorithms import registry
 from trimtab.commit import START, States
 from trimtab.federation.message import Message, check_arrays, decode, encode
-from trimtab.federation.protocol.coordinator import Coordinator, LostState
+from trimtab.federation.protocol.controls import LostState
+from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.journal import rounds_of
 

@@ -13,6 +13,7 @@ from tests.helpers.two_exchanges import Server, twice  # noqa: F401
 from trimtab import Diverged, FedAvg, RichardsonRomberg, Scaffold, Supervised
 from trimtab.algorithms import registry
 from trimtab.federation.message import Message, ReplyStatus
+from trimtab.federation.protocol import answers
 from trimtab.federation.protocol import site as site_module
 from trimtab.federation.protocol.site import Site
 from trimtab.federation.storage.journal import read_chain
@@ -245,6 +246,33 @@ def test_branches_and_metrics_are_counted_over_all_experiments(begun):
     site = federation.sites["site0"] = Site(site.folder, "site0", federation.problem, other)
     asked = work.header | {"problem": "another", "experiment": "e", "sites": {}}
     assert site.answer(Message(asked, work.arrays))["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("text", "measured"),
+    [
+        ("metrics = 3", [True, True, True, False, False]),
+        ("metrics_per_experiment = 2", [True, True, False, True, True]),
+        ("metrics_per_day = 1", [True, False, False, False, True]),
+    ],
+)
+def test_metrics_are_counted_in_all_in_an_experiment_and_in_a_day(
+    begun, text, measured, monkeypatch
+):
+    federation, requests = begun(FedAvg(eta_l=0.1, K=2))
+    old, work = federation.sites["site0"], requests[-1]
+    old.close()
+    policy = parse_policy(f"{text}\nbatch = [2, 9]", "p")
+    found = []
+    for name, r, day in [("a", 1, 1), ("a", 2, 1), ("a", 3, 1), ("b", 1, 1), ("b", 2, 2)]:
+        monkeypatch.setattr(answers, "_now", lambda day=day: f"2026-01-0{day}T12:00:00Z")
+        site = Site(old.folder, "site0", federation.problem, policy)  # the counts are durable
+        facts = {"problem": "p", "sites": {}, "experiment": name, "branch": 1, "r": r}
+        reply = site.answer(Message(work.header | facts, work.arrays))
+        site.close()
+        assert reply["status"] == "done"
+        found.append("metrics" in reply.header)
+    assert found == measured
 
 
 def test_the_last_model_is_measured_once_in_a_branch(begun):

@@ -32,7 +32,6 @@ def place(tmp_path):
     private, public = keys.make_site_key()
     process, lines = guarded_process(tmp_path, {"rome": public}), []
     with attached(follow=lines.append):
-        process.listen()
         process.start()
         place = Place(tmp_path, process, (private, public), lines)
         assert post_at_last(place) == 200
@@ -146,7 +145,7 @@ def test_a_thousand_slow_connections_leave_sites_undisturbed(place):
 
 
 def drip(place, number=100):
-    """Shake hands, then send the head of a request letter by letter; the front closes in time."""
+    """Shake hands, then send the head of a request letter by letter; the guard closes in time."""
     links = []
     for _ in range(number):
         with contextlib.suppress(OSError):

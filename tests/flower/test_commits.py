@@ -214,11 +214,35 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, refused):
         Scaffold(clients=11, checkpoint=path)
     with refused("weights=None", "another checkpoint"):
         strategy(checkpoint=path, weights=dict(enumerate(EQUAL)))
+    weighed = tmp_path / "{weighed}"
+    start(strategy(checkpoint=weighed, weights=dict.fromkeys(range(N), 1)), Nodes(app, N), 1)
+    with refused(f"{weighed} was saved with weights={{'0': 1.0, '1': 1.0", "pass the same weights"):
+        strategy(checkpoint=weighed)
     with refused("another model", str(path)):
         strategy(checkpoint=path).start(Nodes(app, N), ArrayRecord({"w": torch.ones(1)}))
     path.write_bytes(path.read_bytes()[:50])
     with refused("damaged", str(path)):
         strategy(checkpoint=path)
+
+
+class Slower(Nodes):
+    """Nodes of which others are slower in each run."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return super().send_and_receive(list(messages)[::-1], timeout=timeout)
+
+
+def test_the_bits_do_not_depend_on_which_client_was_faster(tmp_path):
+    found = []
+    for kind in (Nodes, Slower):
+        scaffold = strategy()
+        app = app_of(labelled(UNEQUAL), tmp_path)
+        result = start(scaffold, kind(app, N))
+        found.append(
+            {**result.arrays.to_torch_state_dict(), **{f"c/{n}": v for n, v in scaffold.c.items()}}
+        )
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
 
 
 # -- what does not fit
@@ -260,13 +284,26 @@ def test_a_size_that_changes_is_refused(tmp_path, refused):
     ("options", "words"),
     [
         ({"clients": 0}, ["clients is 0"]),
+        ({"clients": "3"}, ["clients is '3'"]),
+        ({"clients": 2.5}, ["clients is 2.5"]),
         ({"clients": 3, "weights": {0: 1.0}}, ["weights has 1 entries for 3 clients"]),
-        ({"clients": 2, "weights": {0: 1.0, 1: 0.0}}, ["not all positive"]),
+        ({"clients": 2, "weights": {0: 1.0, 1: 0.0}}, ["weights is {0: 1.0, 1: 0.0}", "positive"]),
+        ({"clients": 2, "weights": {0: "a", 1: 1.0}}, ["positive"]),
+        ({"clients": 2, "weights": [1.0, 2.0]}, ["weights is [1.0, 2.0]", "by names"]),
+        ({"clients": 2, "checkpoint": "."}, ["checkpoint is '.'", "a file"]),
+        ({"clients": 2, "checkpoint": 3}, ["checkpoint is 3", "a file"]),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(options, words, refused):
     with refused(*words):
         Scaffold(**options)
+
+
+@pytest.mark.parametrize("wrong", [{"folder": None}, {"name": 3}, {"keep": -1}, {"keep": "a"}])
+def test_arguments_of_the_mod_that_cannot_be_are_refused(wrong, refused):
+    ((name, value),) = wrong.items()
+    with refused(f"{name} is {value!r}"):
+        Control(**{"folder": "state/"} | wrong)
 
 
 class Changed(Nodes):

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,7 +87,12 @@ class Federation:
         self.admitted = dict(sites)
 
     def run(self, ask=None):
-        return list(self.server.run(ask or self.ask))
+        """Run to the end; return what is told of each round, with the server's state after it."""
+        rounds = []
+        for done in self.server.run(ask or self.ask):
+            server = self.server.standing.server
+            rounds.append(SimpleNamespace(**vars(done), server=server, x=server.x))
+        return rounds
 
     def control(self, name):
         """Return the accepted c_i of a site, as the site itself has it."""

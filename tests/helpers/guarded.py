@@ -18,7 +18,7 @@ from trimtab.federation.processes.ports import listener
 from trimtab.federation.processes.superlink import SuperLinkProcess
 from trimtab.federation.storage.roster import Roster
 from trimtab.federation.transport.flower import superlink
-from trimtab.federation.transport.flower.connections import Connections, listen_at
+from trimtab.federation.transport.flower.connections import Connections
 from trimtab.federation.transport.flower.guard import Guard
 from trimtab.federation.transport.flower.notices import Notices
 from trimtab.federation.transport.flower.superlink import Settings
@@ -54,7 +54,6 @@ class Guarded:
         notices = Notices(lambda: roster or Roster(dict(sites), (), {}))
         self.guard = Guard(self.app, sites, notices, **options)
         self.listener = listener("127.0.0.1", port)
-        listen_at(self.listener)
         self.port = self.listener.getsockname()[1]
         certificates = folder / "server.crt", folder / "server.key"
         self.connections = Connections(self.guard.answer, self.guard.refusals)

@@ -16,6 +16,7 @@ from trimtab import Metric, Quadratic, Scaffold, Supervised, simulate
 from trimtab.problems.identity import matches_fingerprint
 from trimtab.problems.problem import with_target_metric
 from trimtab.problems.supervised.clients import HeldOutView, held_out
+from trimtab.problems.supervised.reading import Reader
 
 SIZES = (20, 4, 9)
 
@@ -28,11 +29,9 @@ def numbered(n, start=0):
 
 def sides(given, fraction=0.1, seed=0):
     """Return which samples of each client stay, and which are held out."""
-    found = []
-    for held in (False, True):
-        part = HeldOutView(given, fraction, seed, held)
-        found.append([part[i][0][:, 0].long().tolist() for i in range(len(given))])
-    return found
+    reader = Reader(torch.float64, torch.device("cpu"))
+    parts = [HeldOutView(given, fraction, seed, held, reader) for held in (False, True)]
+    return [[part[i][0][:, 0].long().tolist() for i in range(len(given))] for part in parts]
 
 
 # -- which rows

@@ -79,6 +79,10 @@ def test_a_list_has_one_data_set_for_each_client():
         ({"client": None}, "one data set and no client; pass client='…'"),
         ({"data": [plays()]}, "a list of data sets and client='speaker'; drop client"),
         ({"data": [], "client": None}, "an empty list; pass a data set for each client"),
+        (
+            {"data": [plays(), plays().remove_columns(["pixels"])], "client": None},
+            "data set 1 of the list has no column 'pixels', which data set 0 has; give all of them",
+        ),
         ({"data": [plays(), 3], "client": None}, "from_datasets got a int; pass a Dataset"),
     ],
 )

@@ -426,6 +426,8 @@ WRONG_INPUT = {
     "text for numbers": (table().assign(age="old"), ["'age' of the table holds", "not numbers"]),
     "missing values": (table().assign(age=float("nan")), ["'age'", "80 missing"]),
     "an array": (numpy.zeros((3, 4)), ["takes a table", "got a ndarray", "age, smokes, sex"]),
+    "a column alone": (table()["age"], ["takes a table", "got a Series"]),
+    "a name twice": (table()[["age", "age", "smokes", "sex"]], ["2 columns 'age'", "drop one"]),
     "nothing": (None, ["takes a table", "NoneType"]),
 }
 
@@ -557,7 +559,9 @@ def test_predict_writes_a_csv_file(tmp_path, capsys, monkeypatch):
     code, out, _ = command(capsys, "predict", "r", "rows.csv", "--proba")
     assert out.splitlines()[0] == "no,yes"
     assert len(out.splitlines()) == 81
+    (tmp_path / "twice.csv").write_text("age,sex,age\n")
     for words, said in {
+        ("r", "twice.csv"): "twice.csv has 2 columns 'age'; rename or drop one.",
         ("r", "rows.csv", "--out", "rows.csv"): "--out is DATA itself; pass another --out.",
         ("r", "no.csv"): "no.csv: there is no such file; pass a CSV file.",
         ("r", "rows.csv", "--algorithm", "sgd"): "r has one model; drop --algorithm.",

@@ -143,7 +143,7 @@ def test_a_run_out_of_patience_does_not_go_on_when_resumed_but_a_more_patient_on
 
 @pytest.mark.parametrize("patience", [0, -1, 1.5, True, "two"])
 def test_patience_is_a_number_of_rounds(patience, refused):
-    with refused("patience", "at least 1"):
+    with refused("patience", ">= 1"):
         ran(STEP, Scripted(1, 2), patience=patience)
 
 
@@ -592,7 +592,7 @@ BAD = {
     "scaffoldm --eta-l 1 --epochs 5": "ScaffoldM: --K Epochs(5), but it counts local steps;",
     "fedavg --eta-l 1 --epochs 0": "Epochs(0); pass a number that is positive.",
     "sgd --eta 1 --weights samples": "this problem weighs its clients itself; drop --weights.",
-    "sgd --eta 1 --patience 0": "--patience 0; pass a number of rounds that is at least 1.",
+    "sgd --eta 1 --patience 0": "--patience 0; pass a number of rounds >= 1.",
     "sgd --eta 1 --split 2": "--split 2.0; pass a share of the rows between 0 and 1, or none.",
     "sgd --eta 1 --split some": "'some' is neither a share such as 0.1 nor none; `trimtab run ",
     "sgd --eta 1 --lost 1": "--lost 1.0; pass a share of replies",

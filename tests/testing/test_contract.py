@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import trimtab
 from trimtab import (
     Adagrad,
     Adam,
@@ -83,6 +84,10 @@ ALGORITHMS = (
     *SUMMED,
     *CONTROLLED,
 )
+
+
+def test_every_algorithm_is_checked() -> None:
+    assert set(trimtab.ALGORITHMS.values()) <= {type(algorithm) for algorithm in ALGORITHMS}
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)

@@ -270,6 +270,22 @@ def test_a_correct_form_reaches_the_stationary_point(form):
     assert far(server.c, counted(server, controls)) < 1e-12
 
 
+@pytest.mark.parametrize("optimizer", [sgd, momentum, adamw])
+def test_a_parameter_without_a_gradient_has_one_of_zeros_from_the_first_step(optimizer):
+    """As in `simulate`: the optimiser's memory goes on, whether or not zero_grad() keeps zeros."""
+
+    def keeping(parameters):
+        kept = optimizer(parameters)
+        kept.zero_grad = lambda: type(kept).zero_grad(kept, set_to_none=False)
+        return kept
+
+    found = []
+    for kind in (optimizer, keeping):
+        torch.manual_seed(0)
+        found.append(loop(Controls, kind, parts=True, R=2)[1])
+    assert far(found[0].x, found[1].x) == far(found[0].c, found[1].c) == 0
+
+
 class Unchecked(Controls):
     """Controls without the checks of correct(): what other implementations do."""
 
@@ -525,6 +541,34 @@ def test_optimisers_that_do_not_fit_are_refused(refused):
         controls.begin(None, sgd([model.weight]))
 
 
+@pytest.mark.parametrize("optimizer", [None, "sgd", torch.optim.SGD, iter([])])
+def test_what_is_no_optimiser_is_refused(optimizer, refused):
+    with refused(f"optimizer is {optimizer!r}"):
+        Controls(nn.Linear(3, 2)).begin(None, optimizer)
+
+
+def test_other_arguments_of_begin_are_refused(bench, refused):
+    controls, optimizer = bench.controls, bench.optimizer
+    for c in ("c", [1.0], ({}, 3), {"weight": 1.0, "bias": 2.0}, bench.model):
+        with refused("c is not a dict of tensors"):
+            controls.begin(c, optimizer)
+    for scaler in ("x", True):
+        with refused(f"scaler is {scaler!r}"):
+            controls.begin(None, optimizer, scaler=scaler)
+    for accepted in (3, ("start", "x"), b"start"):
+        with refused(f"accepted is {accepted!r}"):
+            controls.begin(None, optimizer, accepted=accepted)
+
+
+@pytest.mark.parametrize("kind", [Controls, lambda model: ServerControls(model, N=2)])
+def test_a_model_without_trainable_parameters_is_refused(kind, refused):
+    for model in (None, "x", nn.Linear):
+        with refused(f"model is {model!r}"):
+            kind(model)
+    with refused("model has no parameter with requires_grad=True"):
+        kind(nn.Linear(3, 2).requires_grad_(False))
+
+
 def test_an_optimiser_may_hold_frozen_parameters_too():
     model = Tied()
     Controls(model).begin(None, sgd(model.parameters()))
@@ -542,6 +586,9 @@ def test_other_parameters_are_refused(bench, refused):
     model.bias.requires_grad_(False)
     with refused("the model has no parameter 'bias'", "at all clients"):
         controls.begin(None, optimizer)
+    for state in (None, {}, {"tag": "start"}, model.state_dict()):
+        with refused("the state is not one of Controls"):
+            controls.load_state_dict(state)
     with refused("the state has no parameter 'bias'"):
         controls.load_state_dict(Controls(model).state_dict())
 

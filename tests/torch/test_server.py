@@ -1,5 +1,6 @@
 """`trimtab.torch.ServerControls`: lost, late and doubled replies, restarts, and its errors."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -125,6 +126,18 @@ def test_a_client_that_missed_two_rounds_keeps_its_state(three):
     assert three.exact()
 
 
+def test_a_state_that_the_server_does_not_have_is_dropped_at_once(three, refused):
+    three.round()
+    three.round(lost=[1])
+    client, (_, c, accepted) = three.controls[1], three.server.send(1)
+    lost = client.tag
+    client.begin(c, sgd(three.model.parameters()), accepted=accepted)
+    assert client.tag != lost
+    assert client.state_dict()["pending"] is None
+    with refused("commit() finds no finished round"):
+        client.commit()
+
+
 def test_x_belongs_to_the_receiver(three):
     x, _, _ = three.server.send(0)
     x["weight"].zero_()
@@ -139,22 +152,46 @@ def test_wrong_arguments_are_refused(three, refused):
     model, server = three.model, three.server
     with refused("N is 3 for 2 weights"):
         ServerControls(model, N=3, weights=[1, 2])
-    with refused("N is 0"):
-        ServerControls(model, N=0)
-    with refused("weights are not all positive"):
-        ServerControls(model, N=2, weights=[1, 0])
-    with refused("i is 3; pass a number from 0 to 2"):
-        server.send(3)
+    for N in (0, "3", 2.5, None):
+        with refused(f"N is {N!r}"):
+            ServerControls(model, N=N)
+    for weights in ([1, 0], "ab", 3, {0: 1, 1: 2}, [1, None], [1, float("nan")]):
+        with refused(f"weights is {weights!r}; pass a list of positive numbers"):
+            ServerControls(model, N=2, weights=weights)
+    for i in (3, -1, "0", 0.0, None):
+        with refused(f"i is {i!r}; pass a number from 0 to 2"):
+            server.send(i)
+    for eta_g in ("1", -1, float("nan"), float("inf"), None):
+        with refused(f"eta_g is {eta_g!r}"):
+            server.step(eta_g)
     with refused("the state is of 3 clients"):
         ServerControls(model, N=4).load_state_dict(server.state_dict())
     with refused("c of the state has no parameter 'bias'"):
         server.load_state_dict({**server.state_dict(), "c": {"weight": server.c["weight"]}})
+    with refused("the state is not one of ServerControls"):
+        server.load_state_dict(three.controls[0].state_dict())
+
+
+def test_clients_may_be_numbers_of_torch_or_numpy(three, refused):
+    three.server.send(torch.tensor(1))
+    _, *reply = three.reply(1)
+    three.server.receive(np.int64(1), *reply)
+    with refused("client 1 has replied in this round"):
+        three.server.send(torch.tensor(1))
+    three.server.step()
+    assert three.exact()
 
 
 def test_wrong_replies_are_refused(three, refused):
     i, dx, dc, tag = three.reply(1)
     with refused("dx of client 1 has no parameter 'weight'"):
         three.server.receive(i, {"bias": dx["bias"]}, dc, tag)
+    for wrong in (None, list(dx), {**dx, "bias": 1.0}, {**dx, "bias": dx["bias"].numpy()}):
+        with refused("dx of client 1 is not a dict of tensors"):
+            three.server.receive(i, wrong, dc, tag)
+    for client, other in ((2, None), (2, tag), (1, None)):
+        with refused(f"the reply of client {client} is not to the last send({client})"):
+            three.server.receive(client, dx, dc, other)
     with refused("dc of client 1 is not finite"):
         three.server.receive(i, dx, {**dc, "bias": dc["bias"] / 0}, tag)
     three.server.receive(i, dx, dc, tag)

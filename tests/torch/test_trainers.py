@@ -140,6 +140,8 @@ def test_lightning_with_other_optimisers_is_refused(refused):
     from lightning.pytorch.plugins import MixedPrecision
 
     net = Net()
+    with refused("controls is None"):
+        fit(net, None, None)
     two = lambda p: [sgd(rows) for rows in ([p[0]], [p[1]])]  # noqa: E731
     with refused("several"):
         fit(net, Controls(net), None, optimizers=lambda p: two(list(p)), automatic=False)
@@ -192,6 +194,10 @@ def test_the_trainer_of_hugging_face_takes_the_steps_of_a_loop(clip, tmp_path):
 
 def test_what_the_mixin_cannot_correct_is_refused(tmp_path, refused):
     net = Net()
+    with refused("controls is a Net"):
+        trainer(net, [], tmp_path, controls=net)
+    with refused("is no Trainer"):
+        own.ControlledTrainer(controls=Controls(net))
     with refused("scaled gradients", "bf16=True"):
         trainer(net, [], tmp_path, controls=Controls(net), fp16=True)
 

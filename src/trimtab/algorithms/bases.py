@@ -113,27 +113,13 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Yogi:
+class Yogi(Adam):
     """Adam whose second moment changes by at most (1 - beta2) g^2 per round.
 
     v' = v - (1 - beta2) g^2 sign(v - g^2)
 
     beta1, beta2, eps: as for Adam, with the same defaults.
     """
-
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.99
-    eps: Positive = 1e-3
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def init(self, x: Vector) -> Moments:
-        return Moments(torch.zeros_like(x), torch.zeros_like(x))
-
-    def U(self, g: Vector, s: Moments, y: Vector) -> Vector:
-        m, v = self.V(g, s)
-        return m / (torch.sqrt(v) + self.eps)
 
     def V(self, g: Vector, s: Moments) -> Moments:
         return Moments(

@@ -80,8 +80,6 @@ def diagnose(
             out=folder / STAGES,
             resume=resume,
         )
-        # Only now: a problem that cannot be loaded leaves no empty folder.
-        folder.mkdir(parents=True, exist_ok=True)
         page = folder / "report.html"
         with _FirstPage(problem, page, live) as first:
             diagnosis = replace(watch(work, first.stopped, first.on_event), name=problem)

@@ -29,7 +29,10 @@ def export(
     onnx.json the order of its inputs and classes.
     """
     home = out or folders[0]
-    paths = _model(folders, home, algorithm) if kind == "onnx" else _rounds(folders, home, kind)
+    if kind == "onnx":
+        paths = _model(folders, home, algorithm)
+    else:
+        paths = _rounds(folders, home, kind, algorithm)
     if as_json:
         click.echo(json.dumps({"to": kind, "paths": [str(path) for path in paths]}, indent=2))
         return
@@ -53,10 +56,13 @@ def _model(folders: tuple[Path, ...], home: Path, algorithm: str | None) -> list
         return load(folders[0], algorithm=algorithm).to_onnx(home)
 
 
-def _rounds(folders: tuple[Path, ...], home: Path, kind: str) -> list[Path]:
+def _rounds(folders: tuple[Path, ...], home: Path, kind: str, algorithm: str | None) -> list[Path]:
     """Write the rounds of all folders; return the files."""
     from trimtab.report.sources import distinct_sources, read_any
 
+    if algorithm is not None:
+        sentence = "{algorithm} chooses a model for {to:onnx}; drop it."
+        raise BadArgument("algorithm", sentence)
     sources = distinct_sources([read_any(folder) for folder in folders])
     # Each format has its own extra, so that only the one that is written is imported.
     if kind == "csv":

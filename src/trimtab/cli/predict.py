@@ -1,5 +1,7 @@
 """`trimtab predict`."""
 
+import csv
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,7 @@ def _read(path: Path, model: "TrainedModel") -> Any:
         ) from None
     columns = model.description.columns
     categories = {} if columns is None else columns.categories
+    _check_header(path, [] if columns is None else columns.taken)
     texts = [name for name, values in categories.items() if all(isinstance(v, str) for v in values)]
     try:
         return pandas.read_csv(path, dtype=dict.fromkeys(texts, str))
@@ -63,6 +66,20 @@ def _read(path: Path, model: "TrainedModel") -> Any:
     except (ValueError, OSError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"{path} is no CSV file ({reason}); pass one with a header.") from None
+
+
+def _check_header(path: Path, taken: Iterable[str]) -> None:
+    """Raise ValueError for a needed column that is there twice; pandas renames the second."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            header = next(csv.reader(file), [])
+    except (OSError, ValueError):
+        return  # pandas says what is wrong.
+    for name in taken:
+        if header.count(str(name)) > 1:
+            raise ValueError(
+                f"{path} has {header.count(str(name))} columns {name!r}; rename or drop one."
+            )
 
 
 def _names(model: "TrainedModel", count: int, proba: bool) -> list[str]:

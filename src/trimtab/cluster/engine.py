@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from socket import create_connection
 from typing import Any
 
@@ -192,4 +192,4 @@ def common_machine(machines: Sequence[MachineInfo]) -> MachineInfo:
     known = [m.instructions for m in machines if m.instructions in _INSTRUCTIONS]
     alike = len(known) == len(machines)
     narrow = min(known, key=_INSTRUCTIONS.index) if alike else first.instructions
-    return MachineInfo(**asdict(first) | {"kernel": kernel, "instructions": narrow})
+    return replace(first, kernel=kernel, instructions=narrow)

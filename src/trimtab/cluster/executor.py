@@ -66,9 +66,10 @@ class Ray(Executor):
         import_ray()
         if origin_of(problem) is None and not self.ship:
             raise ValueError(
-                f"a cluster loads the problem on each machine, and this {_kind(problem)} was "
-                "made here; load it with trimtab.load_problem('file.py:function'), or pass "
-                "Ray(ship=True) to send it with its data."
+                "a cluster loads the problem on each machine, and this "
+                f"{type(problem).__name__} was made here; load it with "
+                "trimtab.load_problem('file.py:function'), or pass Ray(ship=True) to send it with "
+                "its data."
             )
         settings = RaySettings(
             address=self.address,
@@ -89,7 +90,3 @@ class Ray(Executor):
     def run(self, exchange: Exchange, clients: Sequence[int]) -> Tally:
         """Raise ValueError: the driver that `begin` returns runs exchanges."""
         raise ValueError("a cluster runs simulations; pass it as simulate(…, executor=Ray(…)).")
-
-
-def _kind(problem: Problem) -> str:
-    return type(problem).__name__

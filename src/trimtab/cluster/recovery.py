@@ -174,6 +174,11 @@ class SnapshotChain:
         """The number of states in all files."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def largest(self) -> int:
+        """The number of states in the file with most of them."""
+        return max((file.rows for file in self.files), default=0)
+
 
 class Snapshots:
     """The snapshot chains of all virtual shards, in a folder that all machines can write to.
@@ -192,14 +197,8 @@ class Snapshots:
 
     def due_for_full_snapshot(self) -> list[int]:
         """Return the virtual shards whose chains should be written as one file."""
-        return [
-            v
-            for v, chain in enumerate(self.chains)
-            if chain.files and chain.rows > self._max_rows(v)
-        ]
-
-    def _max_rows(self, v: int) -> int:
-        return self._rewrite_ratio * max(file.rows for file in self.chains[v].files)
+        ratio = self._rewrite_ratio
+        return [v for v, chain in enumerate(self.chains) if chain.rows > ratio * chain.largest]
 
     def add(
         self, begin: int, end: int, r: int, files: dict[int, SnapshotFile], whole: Sequence[int]

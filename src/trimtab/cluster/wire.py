@@ -4,6 +4,7 @@ Ray reads arrays from shared memory without a copy; it would pickle tensors.
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ class PackedTensor(Leaf):
     def tensor(self, device: torch.device) -> Tensor:
         """Return a writable tensor: arrays from Ray's shared memory are read-only."""
         flat = torch.from_numpy(self.data.copy()).view(self.dtype)
-        whole = flat.view(self.shape) if flat.numel() == _numel(self.shape) else None
-        made = flat.expand(self.shape).contiguous() if whole is None else whole
+        whole = len(flat) == prod(self.shape)
+        made = flat.view(self.shape) if whole else flat.expand(self.shape).contiguous()
         return made.to(device)
 
 
@@ -54,7 +55,3 @@ def _pack_tensor(leaf: Tensor, shape: tuple[int, ...] | None = None) -> PackedTe
     flat = leaf.detach().cpu().contiguous().view(-1)
     data = np.asarray(flat.view(torch.uint8).numpy())
     return PackedTensor(data, leaf.dtype, tuple(leaf.shape) if shape is None else shape)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))

@@ -15,7 +15,7 @@ _MASK = (1 << 64) - 1
 # Purposes of streams: no two uses share numbers. New ones go at the end, since the results of a
 # seed depend on these numbers.
 COHORT, LOST, BATCH, FORWARD, NOISE, PARTITION, PROBLEM, MOVED, PROGRAM, SERVER, SLOW = range(11)
-SPLIT, ERROR = 11, 12
+SPLIT, ERROR, SPEED = 11, 12, 13
 
 
 def mix(*numbers: int) -> int:

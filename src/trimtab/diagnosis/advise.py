@@ -1,27 +1,82 @@
-"""Advise: what to do and how sure that is, by the runs on the problem alone.
+"""Advise: what is tried on the problem, what to do by the runs there, and how sure that is.
 
-1. If two algorithms did not run for a few rounds each, there is no advice.
-2. If some algorithm reached the wanted f - f*, the rules of `compare` choose: among those within
+1. The model decides what is tried: of each algorithm the smallest K near its fewest rounds, then
+   the algorithms within twice the rounds of the best, two at least and three at most.
+2. If two algorithms did not run for a few rounds each, there is no advice.
+3. If some algorithm reached the wanted f - f*, the rules of `compare` choose: among those within
    1.2 times the fewest rounds, one without client states, then the simplest.
-3. If none did, the one that came nearest is named without an imperative; if none came a tenth of
+4. If none did, the one that came nearest is named without an imperative; if none came a tenth of
    the way, there is no advice.
 
-The model decides only what is tried. So the headline never contradicts the rounds beside it.
+Only the runs decide what is advised, so the headline never contradicts the rounds beside it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from trimtab.algorithms.registry import kind
 from trimtab.diagnosis.confirm import Confirmed
 from trimtab.diagnosis.intervals import Estimate
-from trimtab.diagnosis.rules import BETA, RULES, has_K, named
+from trimtab.diagnosis.rules import RULES, has_K
 from trimtab.problems.metrics import LOSS
-from trimtab.studies.advice import verdict
-from trimtab.studies.entry import Entry, listed, rounds_in_words
+from trimtab.studies.advice import simplicity, verdict
+from trimtab.studies.entry import Entry
+from trimtab.studies.space import Expected
 from trimtab.studies.statistics import ratio, rounding_error
 
 CHOICE, NO_DIFFERENCE, NEAREST, NO_ADVICE = "choice", "no difference", "nearest", "no advice"
+
+
+# -- what is tried
+
+
+def in_question(
+    predicted: Sequence[Expected], names: Sequence[str], L: float, *, trusted: bool
+) -> list[Expected]:
+    """Return the two or three algorithms whose order the problem decides, the best expected first.
+
+    predicted: in rounds on the model, several K of each algorithm; without any, every name is in
+    question. L: the curvature, for the step sizes of algorithms without a prediction. trusted:
+    whether the model's curvature holds on the way.
+    """
+    best = [best_K(predicted, name) or _unexpected(name, L) for name in names]
+    if not predicted:
+        return best[: RULES.compared]
+    best.sort(key=lambda one: (one.rounds or inf, simplicity_of(one.algorithm)))
+    best = best[: RULES.compared]
+    fewest = best[0].rounds
+    if fewest is None or not trusted:
+        return best
+    near = [one for one in best if (one.rounds or inf) <= RULES.behind * fewest]
+    return best[: max(2, len(near))]
+
+
+def best_K(predicted: Sequence[Expected], name: str) -> Expected | None:
+    """Return the smallest K of an algorithm whose rounds are near its fewest.
+
+    K = 1 is left out where there are others: it is SGD, at the price of more.
+    """
+    mine = [one for one in predicted if one.algorithm == name]
+    mine = [one for one in mine if one.K > 1] or mine
+    there = [one for one in mine if one.rounds is not None]
+    if not there:
+        return mine[len(mine) // 2] if mine else None
+    fewest = min(one.rounds or 0 for one in there)
+    near = [one for one in there if (one.rounds or 0) <= RULES.near * fewest]
+    return min(near, key=lambda one: one.K)
+
+
+def simplicity_of(name: str) -> tuple[bool, int]:
+    """Return what puts simpler algorithms first: those without client states."""
+    return kind(name).stateful, simplicity(Entry(name, name, {}))
+
+
+def _unexpected(name: str, L: float) -> Expected:
+    return Expected(name, RULES.local_steps[2] if has_K(name) else 1, 1 / L)
+
+
+# -- what is advised
 
 
 @dataclass(frozen=True)
@@ -141,52 +196,6 @@ def _doubts(entry: Entry, confirmed: Confirmed) -> tuple[str, ...]:
             "rounds, so a smaller step is safer."
         )
     return tuple(doubts)
-
-
-# -- in words
-
-
-def headline(advice: Advice, eps: float) -> str:
-    """Return the first sentence: an imperative only where the runs support one."""
-    choice = advice.choice
-    if choice is None:
-        return f"No advice: {advice.why_not}; run `trimtab compare`."
-    chosen = f"{named(choice.algorithm)} with {settings(choice)}"
-    if advice.verdict == NEAREST:
-        return f"No algorithm reached f - f* = {eps:.2g}; {chosen} came nearest."
-    if advice.verdict == NO_DIFFERENCE:
-        others = listed([named(name) for name in advice.alike])
-        name = named(choice.algorithm)
-        return f"No difference found between {name} and {others}; {chosen} is the simplest."
-    return f"Use {chosen}."
-
-
-def settings(choice: Choice) -> str:
-    """Return the settings in words.
-
-    >>> settings(Choice("fedavg", 8, 0.5))
-    'K = 8, eta_l = 0.5 and eta_g = 1'
-    """
-    known = kind(choice.algorithm)
-    parts = [f"K = {choice.K}"] * known.has_K + [f"{known.step} = {choice.eta:.3g}"]
-    names = [parameter.name for parameter in known.parameters]
-    parts += [f"momentum {BETA:g}"] * ("base" in names) + ["eta_g = 1"] * ("eta_g" in names)
-    return listed(parts)
-
-
-def rounds_of(confirmed: Confirmed) -> str:
-    """Return the rounds of every algorithm that ran, in one sentence."""
-    said = []
-    for entry, R in zip(confirmed.entries, confirmed.R, strict=True):
-        K = entry.settings.get("K")
-        name = entry.shown + (f" (K = {K})" if K else "")
-        if not entry.failed:
-            said.append(f"{name} needed {rounds_in_words(entry.rounds or 0)}")
-        elif entry.diverged:
-            said.append(f"{name} diverged")
-        else:
-            said.append(f"{name} did not get there in {len(entry.curve) or R} rounds")
-    return f"On the problem itself {listed(said)}." if said else ""
 
 
 def confidence(advice: Advice, *, exact: bool, measured: bool, several: str = "") -> str:

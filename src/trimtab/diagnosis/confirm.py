@@ -12,10 +12,9 @@ from trimtab.algorithms.registry import kind
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis.case import Case
-from trimtab.diagnosis.rules import RULES, given_of, has_K
+from trimtab.diagnosis.rules import RULES, given_of
 from trimtab.problems.metrics import LOSS
 from trimtab.simulation import Rounds
-from trimtab.studies.advice import simplicity
 from trimtab.studies.entry import Entry
 from trimtab.studies.goal import Goal
 from trimtab.studies.holdout import HeldOutProblem
@@ -40,50 +39,6 @@ class Confirmed:
     goal: Goal = NO_GOAL
     R: tuple[int, ...] = ()  # the highest number of rounds of each
     f_start: float = inf  # f where the runs started
-
-
-def in_question(
-    predicted: Sequence[Expected], names: Sequence[str], L: float, *, trusted: bool
-) -> list[Expected]:
-    """Return the two or three algorithms whose order the problem decides, the best expected first.
-
-    predicted: in rounds on the model, several K of each algorithm; without any, every name is in
-    question. trusted: whether the model's curvature holds on the way.
-    """
-    best = [one for name in names if (one := best_K(predicted, name)) is not None]
-    if not best:
-        return [_unexpected(name, L) for name in names[: RULES.compared]]
-    best.sort(key=lambda one: (one.rounds or inf, simplicity_of(one.algorithm)))
-    best = best[: RULES.compared]
-    fewest = best[0].rounds
-    if fewest is None or not trusted:
-        return best
-    near = [one for one in best if (one.rounds or inf) <= RULES.behind * fewest]
-    return best[: max(2, len(near))]
-
-
-def best_K(predicted: Sequence[Expected], name: str) -> Expected | None:
-    """Return the smallest K of an algorithm whose rounds are near its fewest.
-
-    K = 1 is left out where there are others: it is SGD, at the price of more.
-    """
-    mine = [one for one in predicted if one.algorithm == name]
-    mine = [one for one in mine if one.K > 1] or mine
-    there = [one for one in mine if one.rounds is not None]
-    if not there:
-        return mine[len(mine) // 2] if mine else None
-    fewest = min(one.rounds or 0 for one in there)
-    near = [one for one in there if (one.rounds or 0) <= RULES.near * fewest]
-    return min(near, key=lambda one: one.K)
-
-
-def simplicity_of(name: str) -> tuple[bool, int]:
-    """Return what puts simpler algorithms first: those without client states."""
-    return kind(name).stateful, simplicity(Entry(name, name, {}))
-
-
-def _unexpected(name: str, L: float) -> Expected:
-    return Expected(name, RULES.local_steps[2] if has_K(name) else 1, 1 / L)
 
 
 def affordable(case: Case, until: float) -> int:

@@ -4,7 +4,7 @@ Each stage writes what it found to the folder, so that a diagnosis can be resume
 """
 
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
@@ -24,15 +24,13 @@ from trimtab.diagnosis import panel as panels
 from trimtab.diagnosis.advise import Choice
 from trimtab.diagnosis.budget import Budget
 from trimtab.diagnosis.case import Case, begin
-from trimtab.diagnosis.compose import composed
 from trimtab.diagnosis.confirm import Confirmed
-from trimtab.diagnosis.diagnosis import Diagnosis
+from trimtab.diagnosis.diagnosis import Diagnosis, composed
 from trimtab.diagnosis.differences import Difference, Differences, Early, FirstFacts
-from trimtab.diagnosis.hessians import Hessians, HessiansSeen
+from trimtab.diagnosis.hessians import Hessians
 from trimtab.diagnosis.intervals import Draws, Estimate
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Restricted, Sampled
-from trimtab.diagnosis.model import QuadraticModel
-from trimtab.diagnosis.predict import Predicted
+from trimtab.diagnosis.predict import Predicted, QuadraticModel
 from trimtab.diagnosis.rules import CROSS_DEVICE, USUAL
 from trimtab.diagnosis.stages import Measured, Modelled
 from trimtab.errors import BadArgument
@@ -41,7 +39,7 @@ from trimtab.problems.identity import hashed_tensors
 from trimtab.problems.loading import load_problem
 from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
-from trimtab.simulation import cohort_size
+from trimtab.simulation import check_seed, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.entry import Candidate, Entry, SeedRun
 from trimtab.studies.fragility import Again
@@ -56,7 +54,7 @@ Events = Generator[Progress | FirstFacts, None, Diagnosis]
 
 # Only these classes, tensors and plain values are read from a file.
 CLASSES: list[Any] = [
-    *(Choice, Confirmed, Difference, Differences, Early, Hessians, HessiansSeen, Draws, Estimate),
+    *(Choice, Confirmed, Difference, Differences, Early, Hessians, Draws, Estimate),
     *(BatchNoise, Gradients, Restricted, Sampled, QuadraticModel, Predicted, Modelled, Metric),
     *(Candidate, Entry, SeedRun, Again, Cost, Goal, RoundLine, Expected),
 ]
@@ -78,35 +76,28 @@ class Store:
 
     def run(self, name: str, case: Case, work: Generator[E, None, R]) -> Generator[E, None, R]:
         """Run a stage that changes the case, or return what an earlier process kept of it."""
-        path = None if self.folder is None else self.folder / f"{name}.pt"
-        if self.resumes and path is not None and path.exists():
+        kept = self.kept(name)
+        if kept is not None:
             work.close()
             value: R
-            value, state = _read(path)
+            value, state = kept
             case.restore(state)
             return value
-        self.resumes = False  # The stages after this one rest on it.
         value = yield from work
-        if path is not None:
-            _write(path, (value, case.state()))
+        self.keep(name, (value, case.state()))
         return value
 
-    def keep(self, name: str, made: Callable[[], R]) -> R:
-        """Return what an earlier process kept, else make and keep it."""
+    def kept(self, name: str) -> Any:
+        """Return what an earlier process kept of a stage; None if that or one before is missing."""
         path = None if self.folder is None else self.folder / f"{name}.pt"
-        if self.resumes and path is not None and path.exists():
-            value: R = _read(path)
-            return value
-        self.resumes = False
-        value = made()
-        if path is not None:
-            _write(path, value)
-        return value
+        self.resumes = self.resumes and path is not None and path.exists()
+        return _read(path) if self.resumes and path is not None else None
 
-
-def _write(path: Path, value: Any) -> None:
-    with atomic_write(path) as part:
-        torch.save(value, part)
+    def keep(self, name: str, value: Any) -> None:
+        """Write what a stage found, if there is a folder."""
+        if self.folder is not None:
+            with atomic_write(self.folder / f"{name}.pt") as part:
+                torch.save(value, part)
 
 
 def _read(path: Path) -> Any:
@@ -138,15 +129,16 @@ def diagnose(
 
     problem: one, or the name of one as for `trimtab diagnose`.
     x: where training starts; by default the problem's x0.
-    S: clients a round.
+    S: clients in a round, a number or a share; by default all.
     eps: the f(x) - f(x*) that is wanted, by default a hundredth of the start's.
     cross_device: clients come once and keep nothing.
-    seed: of all that is drawn to measure (clients, samples, mini-batches, directions), so that two
-        seeds measure the same thing.
-    minutes: the time for everything.
+    seed: of all that is drawn to measure (clients, samples, mini-batches, directions), by default
+        0; two seeds measure the same thing.
+    minutes: the time for everything, by default 5.
     algorithms: names of those to compare; by default sgd, fedavg and scaffold, and with
         cross_device sgd, fedavg and mimelite.
-    out: a folder for what each stage found; `resume` continues after the last finished one.
+    out: a folder for what each stage found; by default nothing is written.
+    resume: continue after the last stage that finished in `out`.
 
     >>> import torch, trimtab
     >>> A = torch.tensor([[1.0, 0.1], [0.8, 0.05]])  # the diagonals of two Hessians
@@ -157,6 +149,7 @@ def diagnose(
     >>> [round(value, 2) for value in (found.zeta, found.delta, found.L, found.mu)]
     [1.44, 0.1, 1.0, 0.08]
     """
+    check_seed(seed)
     name = problem if isinstance(problem, str) else "problem"
     if isinstance(problem, str):
         problem = load_problem(problem, seed=seed)
@@ -176,8 +169,9 @@ def diagnose(
         if folder is not None:
             at_end.enter_context(Lock(folder))
         store = Store(folder, asked, problem, resume)
-        chosen = store.keep("panel", lambda: panels.choose(problem, seed, budget))
-        panel = panels.panel_with(problem, *chosen, seed, budget)
+        clients, rows = store.kept("panel") or panels.choose(problem, seed, budget)
+        store.keep("panel", (clients, rows))
+        panel = panels.panel_with(problem, clients, rows, seed, budget)
         case = begin(problem, panel, budget, x0, size, seed, eps, cross_device)
         diagnosis = yield from _stages(case, names, store)
     return replace(diagnosis, name=name)
@@ -192,8 +186,8 @@ def _stages(case: Case, names: Sequence[str], store: Store) -> Events:
     here = yield from store.run("optimum", case, stages.best_gradients(case, first))
     noise = yield from store.run("noise", case, stages.batch_noise(case))
     seen = yield from store.run("hessians", case, stages.client_hessians(case, steep))
-    points = stages.of_points(case, first, early, here, seen, stages.POINTS)
-    measured = Measured(steep, here, noise, seen, points, early)
+    points = stages.of_points(case, first, early, here, noise, seen)
+    measured = Measured(steep, here, noise, *seen, points, early)
     predictions = stages.predictions(case, measured, names)
     modelled = yield from store.run("model", case, predictions)
     runs = stages.runs(case, measured, modelled, names)
@@ -210,6 +204,8 @@ def _names(algorithms: Sequence[str] | None, cross_device: bool) -> list[str]:
     if algorithms is None:
         return list(CROSS_DEVICE if cross_device else USUAL)
     given = [algorithms] if isinstance(algorithms, str) else algorithms
+    if not isinstance(given, Sequence) or not all(isinstance(one, str | type) for one in given):
+        raise ValueError("algorithms must be a list of names, whose K and step sizes are searched.")
     names = [kind(name).name for name in given]
     for name in names:
         if not kind(name).step:
@@ -230,9 +226,11 @@ def _checked_size(
         )
     size = cohort_size(S, problem.N)
     if not _positive(minutes):
-        raise ValueError(f"minutes={minutes}; pass a number of minutes that is positive.")
+        sentence = "{minutes:{_given}}; pass a number of minutes that is positive."
+        raise BadArgument("minutes", sentence, _given=minutes)
     if eps is not None and not _positive(eps):
-        raise ValueError(f"eps={eps}; pass the f(x) - f(x*) that is wanted, a positive number.")
+        sentence = "{eps:{_given}}; pass the f(x) - f(x*) that is wanted, a positive number."
+        raise BadArgument("eps", sentence, _given=eps)
     return size
 
 

@@ -22,9 +22,6 @@ from trimtab.diagnosis.measure import Gradients
 from trimtab.diagnosis.panel import Panel
 from trimtab.diagnosis.rules import RULES
 
-LOOKED_AT = 256  # <= 256 clients, and samples of each, are looked at
-CLASSES = 1000  # targets are labels if there are <= 1000 of them
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -86,7 +83,7 @@ class Differences:
 
 def probe(panel: Panel, sizes: Sequence[int] | None, seed: int) -> Differences:
     """Look at samples of the clients that are measured; sizes: how many each has in all."""
-    clients = panel.clients[:LOOKED_AT]
+    clients = panel.clients[: RULES.probed]
     kinds: list[Difference] = []
     shares = None
     samples = _samples(panel, len(clients), seed)
@@ -120,7 +117,7 @@ def _samples(panel: Panel, count: int, seed: int) -> tuple[list[Tensor], list[Te
         data = problem.clients[j]
         if not (isinstance(data.X, Tensor) and isinstance(data.y, Tensor)):
             return None
-        rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[:LOOKED_AT]
+        rows = torch.randperm(len(data), generator=stream(seed, PARTITION, 5, j))[: RULES.probed]
         X.append(data.X[rows.to(data.X.device)].cpu())
         y.append(data.y[rows.to(data.y.device)].cpu())
     return X, y
@@ -130,7 +127,7 @@ def _labels(y: list[Tensor]) -> list[Tensor] | None:
     """Return the targets if they are labels, one a sample."""
     if any(each.dim() != 1 or each.is_floating_point() or int(each.min()) < 0 for each in y):
         return None
-    return y if max(int(each.max()) for each in y) < CLASSES else None
+    return y if max(int(each.max()) for each in y) < RULES.labels else None
 
 
 def _in_labels(

@@ -21,7 +21,7 @@ from trimtab.core.streams import NOISE, PARTITION, stream
 from trimtab.core.task import Progress
 from trimtab.diagnosis.budget import Budget, OutOfTime
 from trimtab.diagnosis.measure import Restricted, Sampled, norms, sampled
-from trimtab.diagnosis.panel import Panel, weighted
+from trimtab.diagnosis.panel import Panel, orthonormal, weighted
 from trimtab.diagnosis.rules import RULES
 from trimtab.problems.linear_system import solve_continuous_lyapunov
 
@@ -79,12 +79,8 @@ class Hessians:
         return 0 < abs(self.mu) <= self.errors.get("mu", 0.0)
 
 
-@dataclass(frozen=True)
-class HessiansSeen:
-    """The Hessians at the point where all is measured, and at the start."""
-
-    here: Hessians
-    start: Hessians | None  # None: there was no time
+Seen = tuple[Hessians, Hessians | None]
+"""The Hessians where all is measured, and at the start if there was time for them."""
 
 
 def by_mean_alone(panel: Panel, norm: float) -> Hessians:
@@ -227,7 +223,7 @@ class _Subspace:
         self.Q, self.HQ = x.new_zeros(0, d), x.new_zeros(0, d)  # and Hess times each direction
         self.images: dict[int, Tensor] = {}  # Hess_i times each direction, of those followed
         draw = torch.randn(min(PROBES, d), d, generator=stream(seed, NOISE, 1), dtype=torch.float64)
-        V = self._fresh(draw.to(x))
+        V = orthonormal(self.Q, draw.to(x))
         # Those that there is time for are drawn at random, so that they stand for all.
         order = torch.randperm(N, generator=stream(seed, PARTITION, 8)).tolist()
         each = dict(zip(order, self._all_products(V, order), strict=False))
@@ -245,20 +241,9 @@ class _Subspace:
         self.parts = torch.zeros(self.seen, len(panel.fold_panels), 0, 0, dtype=torch.float64)
         self._grow(V, products @ V.T, mean)
 
-    def _fresh(self, V: Tensor) -> Tensor:
-        """Return V without what lies in the subspace, orthonormal; what is left of it."""
-        V = V / V.norm(dim=1, keepdim=True).clamp_min(1e-30)
-        Q = self.Q
-        for v in V:
-            for _ in range(2):  # Twice is enough (Kahan, Parlett).
-                v = v - (Q @ v) @ Q
-            if float(v.norm()) > 1e-3:
-                Q = torch.cat([Q, v[None] / v.norm()])
-        return Q[len(self.Q) :]
-
     def add(self, V: Tensor) -> bool:
         """Look at further directions; False if there are none, or the time is over before."""
-        V = self._fresh(V)
+        V = orthonormal(self.Q, V)
         if not len(V):
             return False
         products, mean, images = list[Tensor](), torch.zeros_like(V), {}

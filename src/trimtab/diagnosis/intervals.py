@@ -61,7 +61,8 @@ class Estimate:
 
     def __str__(self) -> str:
         value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
-        return value if value == low == high else f"{value} ({low} to {high})"
+        digits = 1e-3 * abs(self.value)  # Three are shown, so a narrower interval shows nothing.
+        return value if self.high - self.low <= digits else f"{value} ({low} to {high})"
 
 
 def estimated(
@@ -372,9 +373,9 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         only = {"sigma": (V @ p).sqrt()}
         return _Replicated(scalars(p, V=of.noise.each), only, only)
     small = None if of.restricted is None else of.restricted.reduced()
-    directions = None if small is None else small.directions
     X = None
-    if of.here is not None:
+    if of.here is not None:  # Without Hessians, the span of the gradients is enough.
+        directions = of.here.rows[:0] if small is None else small.directions
         X = vectors(of.here.rows, directions, of.here.deviations)
     A = None if small is None else small.A
     found: dict[str, Any] = {"at_optimum": of.at_optimum}
@@ -386,10 +387,10 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         parts = [part and part.shrunk(p, share) for part in (A, X, *of.differences)]
 
         def one(
-            w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None, left: float = 1.0
+            w: Tensor, z: Tensor | None, v: Tensor | None, f: Tensor | None, drawn: bool = True
         ) -> Numbers:
-            """Return the numbers of one; left: the share of the errors that is subtracted."""
-            each = [part and (part.drawn(z), part.expected(left)) for part in parts]
+            """Return the numbers of one; drawn: whether samples are drawn for it."""
+            each = [part and (part.drawn(z), part.expected(share, drawn=drawn)) for part in parts]
             (matrices, _), (rows, error) = (pair or (None, None) for pair in each[:2])
             pairs = [pair for pair in each[2:] if pair]
             return scalars(w, matrices, rows, v, between=pairs, error=error, beyond=f, **found)
@@ -398,7 +399,7 @@ def _replicated(draws: Draws, of: _Measured) -> _Replicated:
         given = draws.weights, z, V, beyond
         dims = tuple(None if part is None else 0 for part in given)
         numbers: Numbers = torch.func.vmap(one, dims, chunk_size=CHUNK)(*given)
-        return one(p, None, of.noise.each, None, left=1 - share), numbers
+        return one(p, None, of.noise.each, None, drawn=False), numbers
 
     centre, seen = mapped(draws.share)
     if small is None or not draws.clients_vary:

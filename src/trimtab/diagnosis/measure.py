@@ -127,9 +127,15 @@ class Sampled:
         weights = z.view(*z.shape, *[1] * (self.each.dim() - 1))
         return self.each + (weights * self.deviations).sum(1)
 
-    def expected(self, share: float) -> Tensor | None:
-        """Return this share of E|error|^2."""
-        return None if self.error is None else share * self.error
+    def expected(self, share: float, *, drawn: bool) -> Tensor | None:
+        """Return E|error|^2 of what `shrunk` left with this share, and of what was drawn for it.
+
+        What is drawn has only the error along the coordinates that are kept.
+        """
+        if self.error is None or self.deviations is None:
+            return None
+        kept = self.deviations.flatten(1).square().sum(1) if drawn else 0.0
+        return (1 - share) * self.error + share * kept
 
     def shrunk(self, p: Tensor, share: float) -> "Sampled":
         """Return each moved to the mean until this share of the errors' variance is gone.
@@ -307,7 +313,7 @@ def batch_noise(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> B
         panels, scale = [Panel(fold, panel.clients) for fold in thinned.noise], thinned.scale
     turn = len(panels)
     first = turn * ceil(max(RULES.folds, RULES.noise_pairs / len(p)) / turn)
-    most = min(first, RULES.most_noise_pairs)
+    most = min(first, 2 * RULES.noise_pairs)
     while len(squares) < most:
         pair = len(squares)
         noise = noise_samples(panels[pair % turn], x, seed, pair, out_of_time)
@@ -335,7 +341,7 @@ def _needed(p: Tensor, squares: Tensor) -> int:
     """
     variance = p.square() @ squares.var(0)
     allowed = (RULES.noise_error * (p @ squares.mean(0))).square().clamp_min(1e-300)
-    return min(RULES.most_noise_pairs, ceil(float(variance / allowed)))
+    return min(2 * RULES.noise_pairs, ceil(float(variance / allowed)))
 
 
 def noise_samples(

@@ -59,21 +59,21 @@ def along_gradient(panel: Panel, x: Vector, gradient: Vector) -> float:
 
 
 def after_rounds(panel: Panel, x: Vector, L: float, out_of_time: OutOfTime) -> Vector | None:
-    """Return where FedAvg is after a few rounds; None if even small steps diverge, or no time.
+    """Return where FedAvg is after a few rounds; None if f rises even with small steps, or no time.
 
     Its mini-batches are those of seed 0, and its step is a power of 2, so that all seeds measure at
     the same point, though what they know of L differs a little.
     """
-    near = 2.0 ** -ceil(log2(L)) if L > 0 else 0.0
+    near, f = 2.0 ** -ceil(log2(L)) if L > 0 else 0.0, panel.loss(x)
     for eta_l in (near, near / 8) if near else ():
-        try:
+        with suppress(Diverged):
             for done in simulate(FedAvg(eta_l=eta_l, K=K), panel.problem, x=x):
                 if done.r == ROUNDS:
-                    return done.x
+                    if panel.loss(done.x) <= f:
+                        return done.x
+                    break
                 if out_of_time():
                     return None
-        except Diverged:
-            continue
     return None
 
 

@@ -28,6 +28,17 @@ def weighted(p: Tensor, t: Tensor) -> Tensor:
     return mean
 
 
+def orthonormal(Q: Tensor, V: Tensor) -> Tensor:
+    """Return orthonormal rows for what the rows of V add to the orthonormal rows of Q."""
+    m = len(Q)
+    for v in V / V.norm(dim=1, keepdim=True).clamp_min(1e-30):
+        for _ in range(2):  # Twice is enough (Kahan, Parlett).
+            v = v - (Q @ v) @ Q
+        if float(v.norm()) > 1e-3:
+            Q = torch.cat([Q, v[None] / v.norm()])
+    return Q[m:]
+
+
 @dataclass(frozen=True)
 class Thinned:
     """Some samples of every client, and the same samples in disjoint folds."""
@@ -142,16 +153,11 @@ class Panel:
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradient of f at x, on all data."""
-        at_once, weights = self.gradients_at_once, self.problem.weights
         if self._one_pass is not None:
             return self._one_pass.loss_and_gradient(x)[1]
-        if at_once is None:
+        if self.gradients_at_once is None:
             return self.problem.gradient(x)
-        total = torch.zeros_like(x)
-        for some in torch.split(torch.arange(self.problem.N), RULES.step):
-            rows = at_once(some.tolist(), 0, 1)(x)
-            total += weights[some].to(rows) @ rows
-        return total
+        return weighted(self.p, self.gradients(x))
 
     # -- the clients' gradients and Hessians
 
@@ -205,11 +211,10 @@ class Panel:
 
     def gradients(self, x: Vector) -> Tensor:
         """Return the gradients of all clients, one in each row."""
-        N, at_once, gradient = self.problem.N, self.gradients_at_once, self.problem.client_gradient
-        if at_once is None:
-            return torch.stack([gradient(i, x).detach() for i in range(N)])
-        parts = torch.split(torch.arange(N), RULES.step)
-        return torch.cat([at_once(some.tolist(), 0, 1)(x) for some in parts])
+        parts = torch.split(torch.arange(self.problem.N), RULES.step)
+        return torch.cat(
+            [self.gradients_of(some.tolist(), x.expand(len(some), -1)) for some in parts]
+        )
 
     def gradients_of(self, clients: list[int], points: Tensor) -> Tensor:
         """Return the gradients of some clients, each at a point of its own."""
@@ -269,8 +274,8 @@ def panel_with(
 ) -> Panel:
     """Return the panel of these clients with so many samples of each, and note what is left out."""
     if len(clients) < problem.N:
-        some = f"{len(clients)} of the {problem.N} clients"
-        budget.note(f"{some} were measured, drawn at random.")
+        some = f"{len(clients)} of the {problem.N} clients, drawn at random,"
+        budget.note(f"{some} were measured, and the runs used those alone.")
     if rows is None or not isinstance(problem, Supervised):
         return panel_of(problem, clients)
     return thinned(problem, clients, rows, seed, budget)
@@ -317,7 +322,8 @@ def thinned(
         order = torch.randperm(len(data), generator=draw)[:rows].to(data.device)
         kept.append(data.take(order))
     p = problem.weights[list(clients)]
-    budget.note(f"At most {rows} samples of each client were measured.")
+    some = f"At most {rows} samples of each client"
+    budget.note(f"{some} were measured, and the runs used those alone.")
     edges = [_edges(len(data)) for data in kept]
     folds = [
         [data.cut(*ends[f]) for data, ends in zip(kept, edges, strict=True)]

@@ -38,6 +38,12 @@ class Rules:
     """<= step clients, samples or products are computed between two looks at the clock, so that a
     diagnosis ends within a gradient of all data or two of its time."""
 
+    probed: int = 256
+    """Data are compared on <= probed clients, with <= probed samples each: what clients share by
+    chance is then below a tenth of a standard deviation."""
+    labels: int = 1000
+    """Whole numbers are labels if there are <= labels of them, as of the classes of ImageNet."""
+
     # -- the optimum
 
     optimum: float = 1e-3
@@ -76,11 +82,18 @@ class Rules:
     noise_error: float = 0.05
     """Mini-batches are drawn until the standard error of sigma^2 is <= noise_error x sigma^2."""
     noise_pairs: int = 100
-    """>= noise_pairs pairs of mini-batches are drawn of all clients together: with fewer, drawing
-    ends where the standard error is too small by chance."""
-    most_noise_pairs: int = 200
-    """<= most_noise_pairs pairs are drawn of each client, since few clients in few dimensions would
-    need thousands."""
+    """>= noise_pairs pairs of mini-batches are drawn of all clients together, and <= twice as many
+    of each: with fewer, drawing ends where the standard error is too small by chance, and few
+    clients in few dimensions would need thousands."""
+
+    # -- the model
+
+    whole_model: int = 64
+    """The model has all directions if d <= whole_model, so that it is exact for quadratics; each
+    direction costs a product with the Hessian of every client."""
+    model_directions: tuple[int, int, int] = (16, 6, 10)
+    """Beyond that, the model has <= so many directions of the start's error, of FedAvg's drift and
+    of the clients' gradients, which together cost half of what the whole model may cost."""
 
     # -- what is tried
 
@@ -118,14 +131,9 @@ class Rules:
     the problem, and no further gradient is timed if it takes more than 1/short of it."""
     first_facts: float = 10.0
     """The first facts are reported after <= first_facts seconds, when people begin to wonder."""
-    until_optimum: float = 0.22
-    """The optimum is due after this share of the time."""
-    until_hessians: float = 0.4
-    """Noise and Hessians are due after this share of the time."""
-    until_model: float = 0.57
-    """Rounds on the model are due after this share of the time."""
-    until_trials: float = 0.93
-    """Runs on the problem are due after this share of the time; the rest is for the bias."""
+    until: tuple[float, float, float, float] = (0.22, 0.4, 0.57, 0.93)
+    """The optimum, noise and Hessians, rounds on the model, and runs on the problem are due after
+    these shares of the time; the rest is for the bias."""
 
     # -- what is reported
 

@@ -9,15 +9,18 @@ from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING
 
+from trimtab.algorithms.registry import kind
 from trimtab.core.sections import Section, Table
+from trimtab.diagnosis.advise import NEAREST, NO_DIFFERENCE, Advice, Choice
+from trimtab.diagnosis.confirm import Confirmed
 from trimtab.diagnosis.intervals import LEVEL
-from trimtab.diagnosis.rules import FEDAVG, RULES, has_K, named
+from trimtab.diagnosis.rules import BETA, FEDAVG, RULES, has_K, named
 from trimtab.diagnosis.theory import NO_GRADIENTS, dominating
-from trimtab.studies.entry import two_ends
+from trimtab.studies.entry import listed, rounds_in_words, two_ends
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.diagnosis import Diagnosis
-    from trimtab.diagnosis.rows import ClientRow
+    from trimtab.diagnosis.stages import ClientRow
 
 SHOWN = 5  # clients on a terminal; a page shows more
 NOTHING = "-"
@@ -86,7 +89,7 @@ def gradients_sentence(
 optimum), so FedAvg with this step and K stops 0.2 away from the optimum.'
     """
     how = "strongly" if start >= gradient else "moderately"
-    how = "little" if start < RULES.close * gradient else how
+    how = "little" if start == 0 or start < RULES.close * gradient else how
     scale = f"zeta = {start:.2g} at the start, where |grad f| = {gradient:.2g}"
     scale += "" if where == "start" else f"; {zeta:.2g} at the {where}"
     stops = ""
@@ -95,10 +98,13 @@ optimum), so FedAvg with this step and K stops 0.2 away from the optimum.'
     return f"Client gradients disagree {how} ({scale}){stops}."
 
 
-def hessians_sentence(delta: float, L: float, K: int | None, *, rough: bool) -> str:
+def hessians_sentence(
+    delta: float, L: float, K: int | None, *, rough: bool, alike: bool = False
+) -> str:
     """Say how far the clients' Hessians differ, and what that means for local steps.
 
-    K: the local steps that the runs chose, if they did.
+    K: the local steps with which the advised runs reached the target, if they did. alike: whether
+    another algorithm, which may have more local steps, needed about as many rounds.
 
     >>> hessians_sentence(0.05, 1.0, 16, rough=False)
     'Client Hessians are similar (delta/L = 0.05), so local steps pay off: K = 16 did best.'
@@ -111,11 +117,55 @@ def hessians_sentence(delta: float, L: float, K: int | None, *, rough: bool) -> 
     said = f"Client Hessians {'are similar' if similar else 'differ'} (delta/L = {delta / L:.2g})"
     if K is None:
         return f"{said}."
+    did = "did as well" if alike and not many else "did best"
     if similar == many:
-        return f"{said}, so local steps {'' if similar else 'do not '}pay off: K = {K} did best."
+        return f"{said}, so local steps {'' if similar else 'do not '}pay off: K = {K} {did}."
     if many:
-        return f"{said}, which limits local steps in the long run; here K = {K} did best."
-    return f"{said}, but local steps did not save rounds here: K = {K} did best."
+        return f"{said}, which limits local steps in the long run; here K = {K} {did}."
+    return f"{said}, but local steps did not save rounds here: K = {K} {did}."
+
+
+def headline(advice: Advice, eps: float) -> str:
+    """Return the first sentence: an imperative only where the runs support one."""
+    choice = advice.choice
+    if choice is None:
+        return f"No advice: {advice.why_not}; run `trimtab compare`."
+    chosen = f"{named(choice.algorithm)} with {settings(choice)}"
+    if advice.verdict == NEAREST:
+        return f"No algorithm reached f - f* = {eps:.2g}; {chosen} came nearest."
+    others = listed([named(name) for name in advice.alike])
+    if advice.verdict == NO_DIFFERENCE:
+        name = named(choice.algorithm)
+        return f"No difference found between {name} and {others}; {chosen} is the simplest."
+    return f"Use {chosen}; no difference to {others} was found." if others else f"Use {chosen}."
+
+
+def settings(choice: Choice) -> str:
+    """Return the settings in words.
+
+    >>> settings(Choice("fedavg", 8, 0.5))
+    'K = 8, eta_l = 0.5 and eta_g = 1'
+    """
+    known = kind(choice.algorithm)
+    parts = [f"K = {choice.K}"] * known.has_K + [f"{known.step} = {choice.eta:.3g}"]
+    names = [parameter.name for parameter in known.parameters]
+    parts += [f"momentum {BETA:g}"] * ("base" in names) + ["eta_g = 1"] * ("eta_g" in names)
+    return listed(parts)
+
+
+def rounds_of(confirmed: Confirmed) -> str:
+    """Return the rounds of every algorithm that ran, in one sentence."""
+    said = []
+    for entry, R in zip(confirmed.entries, confirmed.R, strict=True):
+        K = entry.settings.get("K")
+        name = entry.shown + (f" (K = {K})" if K else "")
+        if not entry.failed:
+            said.append(f"{name} needed {rounds_in_words(entry.rounds or 0)}")
+        elif entry.diverged:
+            said.append(f"{name} diverged")
+        else:
+            said.append(f"{name} did not get there in {len(entry.curve) or R} rounds")
+    return f"On the problem itself {listed(said)}." if said else ""
 
 
 # -- the runs
@@ -288,7 +338,7 @@ def _long_run(diagnosis: "Diagnosis") -> list[str]:
             "dropped, and the K above is for the wanted accuracy from this start."
         )
     bias = diagnosis.bias
-    if bias.heterogeneity is not None:
+    if bias.heterogeneity is not None and (diagnosis.K or 1) > 1:
         rows.append(
             f"{named(FEDAVG)}'s bias at this eta_l and K: {bias.heterogeneity:.3g} by heterogeneity"
             f"{_part(bias.stochastic, ' and {:.2g} by noise')} (first order)"
@@ -299,7 +349,8 @@ def _long_run(diagnosis: "Diagnosis") -> list[str]:
         rows.append(f"SCAFFOLD's bias: {bias.scaffold:.2g} (noise only).")
     for name, trace in asdict(diagnosis.variance).items():
         if trace is not None:
-            rows.append(f"{named(name)}'s stationary variance (trace): {trace:.3g}.")
+            how = ", of i.i.d. mini-batches" if trace else ""
+            rows.append(f"{named(name)}'s stationary variance (trace{how}): {trace:.3g}.")
     return rows
 
 

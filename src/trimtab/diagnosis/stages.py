@@ -1,34 +1,59 @@
 """The stages of a diagnosis, each in its share of the time: what is cheap comes first."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nan
 from statistics import median
 
 from trimtab.core import Vector
 from trimtab.core.task import Progress
 from trimtab.diagnosis import measure, optimum, theory
-from trimtab.diagnosis import model as quadratic_model
+from trimtab.diagnosis.advise import in_question
 from trimtab.diagnosis.case import Case, explore, leave_the_optimum
-from trimtab.diagnosis.confirm import Confirmed, affordable, confirm, in_question
+from trimtab.diagnosis.confirm import Confirmed, affordable, confirm
 from trimtab.diagnosis.differences import Early, FirstFacts, probe
 from trimtab.diagnosis.hessians import (
     Hessians,
-    HessiansSeen,
+    Seen,
     by_matrices,
     by_mean_alone,
     by_products,
     full_hessian,
     full_hessians,
 )
-from trimtab.diagnosis.intervals import Left, at_point, drawn
+from trimtab.diagnosis.intervals import Estimate, Left, Sample, at_point, drawn
 from trimtab.diagnosis.measure import BatchNoise, Gradients, Sampled
-from trimtab.diagnosis.model import QuadraticModel
 from trimtab.diagnosis.panel import Panel
-from trimtab.diagnosis.predict import Aim, Predicted, predict
-from trimtab.diagnosis.rows import ClientRow, PointRow
+from trimtab.diagnosis.predict import Aim, Predicted, QuadraticModel, build, predict
 from trimtab.diagnosis.rules import RULES, has_K, named
 from trimtab.studies.space import Expected
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """What was measured at one point; None stands for what was not."""
+
+    where: str
+    loss: float
+    zeta: float
+    G: float
+    B: float | None
+    gradient: float  # |grad f|
+    L: float | None
+    delta: float | None
+    intervals: dict[str, Estimate] = field(default_factory=dict)  # of these numbers, by name
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """How far one client is off."""
+
+    client: int
+    weight: float
+    gradient: float  # |grad f_i - grad f|
+    hessian: float  # |Hess_i - Hess|; NaN if nothing is known of it
+    measured: bool  # False: `hessian` is an estimate from random vectors
+    outlier: str  # by what it is an outlier, in words
 
 
 @dataclass(frozen=True)
@@ -37,46 +62,74 @@ class Points:
 
     rows: tuple[PointRow, ...]
     B: float  # the largest B seen; NaN if none was
-    differences: tuple[Sampled, ...] = ()  # of which B is made; empty where it is exact
+    best: Sample  # the numbers of the best point, with joint replicates
 
 
 def of_points(
-    case: Case, first: Gradients, early: Early, here: Gradients, seen: HessiansSeen, until: float
+    case: Case,
+    first: Gradients,
+    early: Early,
+    here: Gradients,
+    noise: BatchNoise,
+    seen: Seen,
 ) -> Points:
     """Return a row for the start, for a point on the way, and for the best point."""
-    best, start = seen.here, seen.start
-    panel, problem = case.panel, case.panel.problem
+    (at_best, at_start), panel = seen, case.panel
+    way: list[tuple[str, Vector, Gradients, Hessians | None]] = []
+    if case.best is not case.x0:
+        way.append(("start", case.x0, first, at_start))
+        if early.x is not None and early.gradients is not None:
+            way.append((optimum.ON_THE_WAY, early.x, early.gradients, None))
 
     def row(
-        where: str, x: Vector, at: Gradients, apart: Sampled | None, hessians: Hessians | None
+        where: str, x: Vector, at: Gradients, hessians: Hessians | None, sample: Sample
     ) -> PointRow:
-        some = () if apart is None else (apart,)
-        B = measure.B_of(panel.p, *some) if some else None
-        found = at_point(where, x, early.draws, panel.p, at, hessians, None, some, B).estimates()
+        found = {n: one for n, one in sample.estimates().items() if isfinite(one.value)}
         return PointRow(
             where=where,
             loss=panel.loss(x),
             zeta=at.zeta,
             G=at.G,
-            B=B,
+            B=sample.values.get("B"),
             gradient=float(at.mean.norm()),
             L=None if hessians is None else hessians.L,
             delta=None if hessians is None else hessians.delta,
-            intervals={name: one for name, one in found.items() if isfinite(one.value)},
+            intervals=found,
         )
 
-    if case.best is case.x0:
-        return Points((row("start", case.x0, here, None, best),), nan)
-    apart = [measure.difference(first, here)]
-    rows = [row("start", case.x0, first, apart[0], start)]
-    if early.x is not None and early.gradients is not None:
-        apart.append(measure.difference(early.gradients, here))
-        rows.append(row(optimum.ON_THE_WAY, early.x, early.gradients, apart[1], None))
-    rows.append(row(case.where, case.best, here, None, best))
-    exact = panel.closed_forms if case.budget.decomposes(problem.d, until) else None
-    if exact is not None:
-        return Points(tuple(rows), exact.B)
-    return Points(tuple(rows), measure.B_of(panel.p, *apart), tuple(apart))
+    rows, apart = list[PointRow](), list[Sampled]()
+    for where, x, at, hessians in way:
+        apart.append(measure.difference(at, here))
+        B = measure.B_of(panel.p, apart[-1])
+        sample = at_point(where, x, early.draws, panel.p, at, hessians, None, (apart[-1],), B)
+        rows.append(row(where, x, at, hessians, sample))
+    closed = panel.closed_forms if way and case.budget.decomposes(panel.problem.d, POINTS) else None
+    B = measure.B_of(panel.p, *apart) if way else nan
+    B, apart = (B, apart) if closed is None else (closed.B, [])
+    left = _left(case, here, at_best)
+    known = left is not None or panel.problem.x_star is not None
+    point = case.where if known else f"{case.where}, f = {panel.loss(case.best):.4g}"
+    measured = panel.p, here, at_best, noise, tuple(apart), B, left
+    best = at_point(point, case.best, early.draws, *measured)
+    # B is that of several points, and sigma is shown once.
+    shown = {name: value for name, value in best.values.items() if name not in ("B", "sigma")}
+    rows.append(row(case.where, case.best, here, at_best, replace(best, values=shown)))
+    return Points(tuple(rows), B, best)
+
+
+def _left(case: Case, here: Gradients, hessians: Hessians) -> Left | None:
+    """Return what is left of the way to the optimum; None if the point is not about there.
+
+    Along the flattest direction x is |grad f|/mu away.
+    """
+    mu, way = hessians.mu, float((case.x0 - case.best).norm())
+    if not (case.optimum and mu > RULES.flat * hessians.L):
+        return None
+    known = case.panel.problem.x_star is not None
+    distance = 0.0 if known else float(here.mean.norm()) / mu
+    if distance > RULES.near_optimum * way:
+        return None
+    return Left(distance, inf if case.quadratic or way == 0 else way)
 
 
 def of_clients(panel: Panel, here: Gradients, hessians: Hessians) -> tuple[ClientRow, ...]:
@@ -115,8 +168,7 @@ def _between(start: float, end: float, part: float) -> float:
 
 
 # Each is the share of the time that is over when a stage has to end.
-OPTIMUM, HESSIANS_AT_START = RULES.until_optimum, RULES.until_hessians
-PREDICTIONS, TRIALS = RULES.until_model, RULES.until_trials
+OPTIMUM, HESSIANS_AT_START, PREDICTIONS, TRIALS = RULES.until
 CURVATURE, LOOK = OPTIMUM / 4, OPTIMUM / 2
 NOISE, HESSIANS = (_between(OPTIMUM, HESSIANS_AT_START, part) for part in (0.25, 0.75))
 POINTS, MODEL = (_between(HESSIANS_AT_START, PREDICTIONS, part) for part in (1 / 3, 2 / 3))
@@ -130,43 +182,25 @@ class Measured:
     steep: float  # what a few products say of Hess at the start
     here: Gradients
     noise: BatchNoise
-    seen: HessiansSeen
+    hessians: Hessians  # at the point where all is measured
+    at_start: Hessians | None
     points: Points
     early: Early
 
     @property
-    def hessians(self) -> Hessians:
-        """The Hessians at the point where all is measured."""
-        return self.seen.here
-
-    @property
     def L(self) -> float:
         """The largest curvature that was seen anywhere."""
-        at_start = self.steep if self.seen.start is None else self.seen.start.L
-        return max(self.hessians.L, at_start, 1e-30)
+        start = self.steep if self.at_start is None else self.at_start.L
+        return max(self.hessians.L, start, 1e-30)
 
     @property
     def change(self) -> float:
         """The factor by which curvature changes between start and end; NaN if not measured."""
-        start = self.seen.start
+        start = self.at_start
         if start is None or start.rough or self.hessians.rough:
             return nan
         low, high = sorted((start.L, self.hessians.L))
         return high / max(low, 1e-30)
-
-    def left(self, case: Case) -> Left | None:
-        """Return what is left of the way to the optimum; None if the point is not about there.
-
-        Along the flattest direction x is |grad f|/mu away.
-        """
-        mu, way = self.hessians.mu, float((case.x0 - case.best).norm())
-        if not (case.optimum and mu > RULES.flat * self.hessians.L):
-            return None
-        known = case.panel.problem.x_star is not None
-        distance = 0.0 if known else float(self.here.mean.norm()) / mu
-        if distance > RULES.near_optimum * way:
-            return None
-        return Left(distance, inf if case.quadratic or way == 0 else way)
 
 
 @dataclass(frozen=True)
@@ -251,24 +285,24 @@ def batch_noise(case: Case) -> Generator[Progress, None, BatchNoise]:
     return measure.batch_noise(case.panel, case.best, case.seed, case.budget.until(NOISE))
 
 
-def client_hessians(case: Case, steep: float) -> Generator[Progress, None, HessiansSeen]:
+def client_hessians(case: Case, steep: float) -> Generator[Progress, None, Seen]:
     """Measure the Hessians at the best point and at the start."""
     if case.short or case.budget.out_of_time(HESSIANS):
         case.budget.note("There was no time for the Hessians of single clients.")
-        return HessiansSeen(by_mean_alone(case.panel, steep), None)
+        return by_mean_alone(case.panel, steep), None
     if not case.panel.problem.symmetric:
         return _not_symmetric(case, steep)
     here = yield from _hessians_at(case, case.best, NOISE, HESSIANS, RULES.followed)
     if case.quadratic or case.best is case.x0:
-        return HessiansSeen(here, here)
+        return here, here
     if case.budget.out_of_time(HESSIANS_AT_START):
         case.budget.note("The Hessians at the start were not looked at.")
-        return HessiansSeen(here, None)
+        return here, None
     start = yield from _hessians_at(case, case.x0, HESSIANS, HESSIANS_AT_START, RULES.followed // 3)
-    return HessiansSeen(here, start)
+    return here, start
 
 
-def _not_symmetric(case: Case, steep: float) -> HessiansSeen:
+def _not_symmetric(case: Case, steep: float) -> Seen:
     """Measure derivatives that are not symmetric, as whole matrices: Lanczos needs symmetry."""
     seen: list[Hessians] = []
     for x in [case.best] if case.quadratic or case.best is case.x0 else [case.best, case.x0]:
@@ -283,8 +317,8 @@ def _not_symmetric(case: Case, steep: float) -> HessiansSeen:
         case.budget.note(
             f"d is above {RULES.small}, or there was no time for matrices of all clients."
         )
-        return HessiansSeen(by_mean_alone(case.panel, steep), None)
-    return HessiansSeen(seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None)
+        return by_mean_alone(case.panel, steep), None
+    return seen[0], seen[-1] if case.quadratic or len(seen) > 1 else None
 
 
 def _hessians_at(
@@ -326,7 +360,7 @@ def predictions(
     if not case.panel.problem.symmetric:
         return Modelled(pull=pull)
     noisy = measured.noise.sigma > 0
-    model = quadratic_model.build(case, moved, pull, noisy, (POINTS, MODEL))
+    model = build(case, moved, pull, noisy, (POINTS, MODEL))
     if model is None:
         return Modelled(pull=pull)
     gap, true = float(model.start @ model.H @ model.start) / 2, case.f0 - case.least
@@ -339,15 +373,17 @@ def predictions(
     )
     predicted: list[Predicted] = []
     fewest, out_of_time = None, case.budget.until(PREDICTIONS)
-    for name in names:
-        for K in sorted(RULES.local_steps, reverse=True) if has_K(name) else [1]:
-            if out_of_time():
-                case.budget.note(f"{named(name)} with K = {K} did not run on the model.")
-                continue
-            yield Progress(f"{named(name)} with K = {K} on the model", MODEL)
-            one = predict(model, name, K, aim, fewest, out_of_time)
-            predicted.append(one)
-            fewest = min(one.rounds, fewest or one.rounds) if one.rounds else fewest
+    many = sorted(RULES.local_steps, reverse=True)
+    pairs = [(name, K) for name in names for K in (many if has_K(name) else [1])]
+    for name, K in pairs:
+        if out_of_time():
+            some = f"{len(predicted)} of {len(pairs)} pairs of algorithm and K"
+            case.budget.note(f"There was time to run {some} on the model.")
+            break
+        yield Progress(f"{named(name)} with K = {K} on the model", MODEL)
+        one = predict(model, name, K, aim, fewest, out_of_time)
+        predicted.append(one)
+        fewest = min(one.rounds, fewest or one.rounds) if one.rounds else fewest
     return Modelled(model, pull, tuple(predicted))
 
 

@@ -20,14 +20,12 @@ from trimtab.core import Vector
 from trimtab.diagnosis.budget import OutOfTime
 from trimtab.diagnosis.case import Case
 from trimtab.diagnosis.hessians import Hessians
-from trimtab.diagnosis.intervals import Draws, Estimate, Sample, constant
-from trimtab.diagnosis.measure import Gradients, Numbers
-from trimtab.diagnosis.model import QuadraticModel, fedavg_limit
+from trimtab.diagnosis.intervals import Estimate, Sample, constant
+from trimtab.diagnosis.measure import Gradients, noise_samples
 from trimtab.diagnosis.optimum import conjugate_gradients
 from trimtab.diagnosis.panel import Panel, weighted
-from trimtab.diagnosis.rows import Bias, BiasAtK, Variance
+from trimtab.diagnosis.predict import QuadraticModel, fedavg_limit
 from trimtab.diagnosis.rules import FEDAVG, RULES, SCAFFOLD, SGD
-from trimtab.problems.problem import Problem
 from trimtab.problems.supervised.batches import batch_size
 from trimtab.problems.supervised.problem import Supervised
 
@@ -75,7 +73,7 @@ class Constants:
     @property
     def convexity(self) -> str:
         """Which column of Table 2 holds: mu is 0 up to a millionth of L, or it has a sign."""
-        tiny = 1e-6 * self.L
+        tiny = RULES.flat * self.L
         if self.mu > tiny:
             return STRONGLY_CONVEX
         return NON_CONVEX if self.mu < -tiny else GENERAL_CONVEX
@@ -196,6 +194,34 @@ def of_theory(sample: Sample, at: Constants | None, K: int) -> dict[str, Estimat
 
 
 @dataclass(frozen=True)
+class Bias:
+    """|x - x*| where runs stop; None where theory does not hold, or there was no time."""
+
+    heterogeneity: float | None = None  # FedAvg's part by heterogeneity, to first order
+    stochastic: float | None = None  # FedAvg's part by noise: 0, or None if Hessians vary with x
+    scaffold: float | None = None  # Scaffold's, which is by noise only
+    limit: float | None = None  # where FedAvg stops on the quadratic model
+    richardson_romberg: float | None = None  # what Richardson-Romberg leaves there
+
+
+@dataclass(frozen=True)
+class BiasAtK:
+    """FedAvg's bias for one K, at the step size that is advised."""
+
+    K: int
+    heterogeneity: float
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class Variance:
+    """The traces of stationary covariances; None where theory does not hold, or no time."""
+
+    fedavg: float | None = None
+    scaffold: float | None = None
+
+
+@dataclass(frozen=True)
 class Law:
     """FedAvg's and Scaffold's bias as advised, and the traces of their stationary covariances."""
 
@@ -243,7 +269,6 @@ def stationary(
     if at.sigma == 0:
         return Law(replace(bias, stochastic=0.0, scaffold=0.0), Variance(0.0, 0.0))
     if at.convexity != STRONGLY_CONVEX:
-        budget.note("Without strong convexity there is no stationary law of the noise.")
         return Law(bias)
     if hessians.matrix is None:
         why = f"d is above {RULES.dense:,}" if case.problem.d > RULES.dense else "there was no time"
@@ -253,9 +278,6 @@ def stationary(
     if C is None:
         budget.note("There was no time for the stationary variance.")
         return Law(bias)
-    if panel.steps_in_a_pass is not None:
-        why = "is that of i.i.d. mini-batches; reshuffled ones have less"
-        budget.note(f"The stationary variance {why}.")
     noise, spread = hessians.lyapunov_trace(C), 0.0
     if at.S < at.N:
         rows = here.rows.cpu().double()
@@ -313,31 +335,23 @@ def covariance(panel: Panel, x: Vector, seed: int, out_of_time: OutOfTime) -> Te
         return torch.eye(d, dtype=torch.float64) * float(share.sum()) * quadratic.sigma**2 / d
     C = torch.zeros(d, d, dtype=torch.float64)
     most = SAMPLES // problem.N + 2
+    if samples is None:
+        for pair in range(most):
+            noise = noise_samples(panel, x, seed, pair, out_of_time)
+            if noise is None:
+                return None
+            rows = noise.cpu().double()
+            C += (share[:, None] * rows).T @ rows / most
+        return C
+    if samples.batch is None:
+        return C
     for i in range(problem.N):
-        if samples is None:
-            rows, size = _pairs(problem, i, x, seed, most, out_of_time), 1
-        elif samples.batch is None:
-            return C
-        else:
-            rows = _gradients_of_samples(samples, i, x, seed, most, out_of_time)
-            size = batch_size(samples.batch, len(samples.clients[i]))
-        if rows is None or out_of_time():
+        each = _gradients_of_samples(samples, i, x, seed, most, out_of_time)
+        if each is None or out_of_time():
             return None
-        C += float(share[i]) / size * (rows.T @ rows) / len(rows)
+        size = batch_size(samples.batch, len(samples.clients[i]))
+        C += float(share[i]) / size * (each.T @ each) / len(each)
     return C
-
-
-def _pairs(
-    problem: Problem, i: int, x: Vector, seed: int, most: int, out_of_time: OutOfTime
-) -> Tensor | None:
-    """Return the differences of pairs of mini-batch gradients, scaled to the noise of one."""
-    rows: list[Vector] = []
-    for pair in range(most):
-        first, second = (problem.oracle(i, seed, 2 * pair + j)(x, 0) for j in (1, 2))
-        rows.append((first - second) / sqrt(2))
-        if out_of_time():
-            return None
-    return torch.stack(rows).detach().cpu().double()
 
 
 def _gradients_of_samples(
@@ -389,40 +403,18 @@ def drift(case: Case, eta: float | None, K: int, pull: Vector | None) -> float:
     return float((x - mean).norm()) / (eta * K)
 
 
-def of_bias(
-    sample: Sample,
-    draws: Draws,
-    bias: Bias,
-    drift: float,
-    model: QuadraticModel | None,
-    eta: float,
-    K: int,
-) -> dict[str, Estimate]:
-    """Return FedAvg's bias and drift with what they inherit from the clients that were drawn."""
+def of_bias(sample: Sample, bias: Bias, drift: float, eta: float, K: int) -> dict[str, Estimate]:
+    """Return FedAvg's bias and drift with the intervals of zeta and delta, whose product they are.
+
+    Both are sums of (Hess_i - Hess) grad f_i over the clients.
+    """
+    relative = constant(1.0)
+    for name in ("zeta", "delta"):
+        relative = relative * sample.replicates[name] / (sample.values[name] or 1.0)
     values = {"bias": bias.heterogeneity, "limit": bias.limit, "drift": drift}
-    known = {name: value for name, value in values.items() if value is not None and isfinite(value)}
-    relative = {name: constant(1.0) for name in known}
-    if model is not None and draws.clients_vary and known:
-        relative |= _relative(model, draws, eta, K)
     at = f"{sample.at}, eta_l = {eta:.3g}, K = {K}"
     return {
-        name: replace(sample.derive(value, value * relative[name], ("zeta", "delta")), at=at)
-        for name, value in known.items()
+        name: replace(sample.derive(value, value * relative, ("zeta", "delta")), at=at)
+        for name, value in values.items()
+        if value is not None and isfinite(value)
     }
-
-
-def _relative(model: QuadraticModel, draws: Draws, eta: float, K: int) -> Numbers:
-    """Return the bias, where FedAvg stops, and the drift on the model, relative to their values."""
-
-    def numbers(p: Tensor) -> list[float]:
-        mine = model.reweighted(p)
-        A = torch.einsum("nij,nj,nkj->nik", mine.U, mine.a, mine.U)
-        pull = weighted(p, torch.einsum("nij,nj->ni", A, -mine.b))
-        limit = fedavg_limit(mine, eta, K)
-        solved = torch.linalg.lstsq(mine.H, pull[:, None]).solution[:, 0]
-        return [float(v.norm()) for v in (solved, torch.zeros(1) if limit is None else limit, pull)]
-
-    base = numbers(model.p)
-    rows = [numbers(p) for p in draws.weights[::4]]
-    each = torch.tensor(rows, dtype=torch.float64) / torch.tensor([b or 1.0 for b in base])
-    return {name: each[:, j] for j, name in enumerate(("bias", "limit", "drift"))}

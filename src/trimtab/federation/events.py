@@ -3,7 +3,7 @@
 Between processes an event is one JSON object a line. Nothing here needs torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -37,12 +37,12 @@ class RoundCommitted:
     """A round that counts."""
 
     r: int
-    cohort: list[str]  # those that answered
+    cohort: Sequence[str]  # those that answered
     bytes_down: int
     bytes_up: int
     seconds: float
-    drift: float | None
-    cosine: float | None
+    drift: float | None  # the mean |dx_i|
+    cosine: float | None  # the agreement of the updates
     metrics: Metrics  # of the x that the sites received
     absent: dict[str, str]  # those that sat out, and why
     sites: dict[str, SiteReport]
@@ -53,7 +53,7 @@ class RoundCommitted:
 class AuditDone:
     """How far the controls of server and sites agree."""
 
-    deviation: float | None  # |c - sum p_i c_i|; None if a site did not show its c_i
+    deviation: float | None  # |c - sum p_i c_i|; NaN or None if a site did not show its c_i
     largest: float  # max |c_i|
     missing: dict[str, str]  # who did not, and why
     ok: bool = True  # whether all did, and the deviation is rounding

@@ -6,12 +6,12 @@ Rooms log to `trimtab.federation.<room>`, as any library does. What a process sa
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -87,40 +87,36 @@ def attached(
         yield
 
 
-class LogFile(logging.Handler):
-    """Writes records to a file that is opened anew for each, so that it may be moved away."""
+class LogFile(RotatingFileHandler):
+    """Writes records to a file that is opened for each of them, so that it may be moved away."""
 
     def __init__(self, path: Path, style: LogStyle) -> None:
-        super().__init__()
-        self.path, self.style = path, style
+        most, kept = style.most or 0, style.kept
+        super().__init__(path, maxBytes=most, backupCount=kept, encoding="utf-8", delay=True)
+        self.style = style
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, in a new file if this one is full."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._rotate()
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(self._text(record) + "\n")
-        except OSError as error:
-            print(f"{self.path} cannot be written ({error})", file=sys.stderr)
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            self.handleError(record)
+        else:
+            super().emit(record)
+            self.close()
 
-    def _text(self, record: logging.LogRecord) -> str:
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say that the file cannot be written; nothing else depends on it."""
+        print(f"{self.baseFilename} cannot be written ({sys.exc_info()[1]})", file=sys.stderr)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line with its time."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         if not self.style.as_json:
             return f"{now} {_line(record)}"
         level = "warning" if record.levelno >= logging.WARNING else "info"
         said = {"time": now, "level": level, "line": printable(record.getMessage())}
         return json.dumps(said | plain(getattr(record, _FACTS, {})))
-
-    def _rotate(self) -> None:
-        most = self.style.most
-        if most is None or not self.path.exists() or self.path.stat().st_size < most:
-            return
-        for number in range(self.style.kept - 1, 0, -1):
-            older = self.path.with_name(f"{self.path.name}.{number}")
-            if older.exists():
-                os.replace(older, self.path.with_name(f"{self.path.name}.{number + 1}"))
-        os.replace(self.path, self.path.with_name(f"{self.path.name}.1"))
 
 
 def _line(record: logging.LogRecord) -> str:

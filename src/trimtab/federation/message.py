@@ -160,17 +160,14 @@ def this_trimtab() -> dict[str, Any]:
     return {"trimtab": __version__, "protocol": PROTOCOL}
 
 
-def same_protocol(header: dict[str, Any]) -> bool:
-    """Return whether a sender speaks the protocol of this trimtab."""
-    return bool(header.get("protocol") == PROTOCOL)
+def other_protocol(header: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the versions of this trimtab and of a sender if they speak different protocols.
 
-
-def versions(header: dict[str, Any]) -> tuple[str, str]:
-    """Return the versions of this trimtab and of a sender, with their protocols.
-
-    >>> versions({"trimtab": "0.1.9", "protocol": 1})[1]
+    >>> other_protocol({"trimtab": "0.1.9", "protocol": 1})[1]
     '0.1.9 (protocol 1)'
     """
+    if header.get("protocol") == PROTOCOL:
+        return None
     theirs, protocol = (printable(str(header.get(name)), 40) for name in ("trimtab", "protocol"))
     return f"{__version__} (protocol {PROTOCOL})", f"{theirs} (protocol {protocol})"
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from trimtab.commit import Accepted, Mismatch, Stale, States, settle
 from trimtab.torch import Controls
-from trimtab.torch.controls import Named
+from trimtab.torch.controls import Named, wrong
 
 C, DC, HEAD = "trimtab.c", "trimtab.dc", "trimtab"  # records of a message
 
@@ -50,6 +50,12 @@ class Control:
     """
 
     def __init__(self, folder: str | Path, *, name: str = "partition-id", keep: int = 0) -> None:
+        if not isinstance(folder, str | Path):
+            raise wrong("folder", folder, "the path of a folder")
+        if not isinstance(name, str):
+            raise wrong("name", name, "the name of an entry of the node's configuration")
+        if not isinstance(keep, int) or keep < 0:
+            raise wrong("keep", keep, "a whole number that is zero or positive")
         self.folder, self.name, self.keep = Path(folder), name, keep
 
     def __call__(

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from math import fsum, isfinite
+from numbers import Integral
 from pathlib import Path
 from secrets import token_hex
 from time import time_ns
@@ -21,7 +22,8 @@ from trimtab.commit import Accepted
 from trimtab.commit.durable import write_durably
 from trimtab.errors import BadArgument
 from trimtab.flower.client import DC, HEAD, C
-from trimtab.torch.controls import Named, check_names, finite
+from trimtab.torch.controls import Named, check_names, finite, wrong
+from trimtab.torch.server import positive
 
 log = logging.getLogger("flwr.trimtab")  # shown where Flower shows its own lines
 
@@ -59,19 +61,23 @@ class Scaffold(FedAvg):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if clients < 1:
-            raise BadArgument(
-                "clients", f"{{clients}} is {clients}; pass the number of all clients."
-            )
-        given = None if weights is None else {str(n): float(w) for n, w in weights.items()}
+        if not isinstance(clients, Integral) or clients < 1:
+            raise wrong("clients", clients, "the number of all clients")
+        given: dict[str, float] | None = None
+        if weights is not None:
+            values = positive(weights.values()) if isinstance(weights, Mapping) else None
+            if values is None:
+                raise wrong("weights", weights, "a dict of positive numbers by names of clients")
+            given = dict(zip(map(str, weights), values, strict=True))
         if given is not None and len(given) != clients:
             raise BadArgument(
                 "weights",
                 f"{{weights}} has {len(given)} entries for {clients} clients; pass one each.",
             )
-        if given is not None and not all(isfinite(w) and w > 0 for w in given.values()):
-            raise BadArgument("weights", "{weights} are not all positive; pass positive numbers.")
-        self.clients, self.weights = clients, given
+        is_path = isinstance(checkpoint, str | Path | None)
+        if not is_path or (checkpoint is not None and Path(checkpoint).is_dir()):
+            raise wrong("checkpoint", checkpoint, "the path of a file")
+        self.clients, self.weights = int(clients), given
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.c: Named = {}
         self.accepted: dict[str, Accepted] = {}
@@ -101,8 +107,8 @@ class Scaffold(FedAvg):
         if _shapes(arrays) != _shapes(initial_arrays):
             raise BadArgument(
                 "checkpoint",
-                f"{self.checkpoint} is of another model than initial_arrays; pass another "
-                "{checkpoint}.",
+                "{_path} is of another model than initial_arrays; pass another {checkpoint}.",
+                _path=self.checkpoint,
             )
         if first:
             log.info("%s: continuing after round %d", self.checkpoint, first)
@@ -294,15 +300,17 @@ class Scaffold(FedAvg):
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise BadArgument(
                 "checkpoint",
-                f"{path} is damaged ({str(error).rstrip('.')}); restore it, or pass another "
-                "{checkpoint}.",
+                "{_path} is damaged ({_why}); restore it, or pass another {checkpoint}.",
+                _path=path,
+                _why=str(error).rstrip("."),
             ) from None
         for key, own in (("clients", self.clients), ("weights", self.weights)):
             if head[key] != own:
                 raise BadArgument(
                     key,
-                    f"{path} was saved with {key}={head[key]}; pass the same {{{key}}}, or another "
+                    "{_path} was saved with {_key}={_saved}; pass the same {_key}, or another "
                     "{checkpoint}.",
+                    **{"_path": path, "_key": key, "_saved": head[key]},
                 )
         self.experiment, self.rounds, self.sizes = head["experiment"], head["rounds"], head["sizes"]
         self.accepted = {name: Accepted(*one) for name, one in head["accepted"].items()}

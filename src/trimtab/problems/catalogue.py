@@ -136,7 +136,6 @@ def _classify(
     N: int,
     spec: PartitionSpec,
 ) -> Supervised:
-    """Return a classifier over N clients."""
     X, y = train
     clients = split(X, y, spec.rows(y, N))
     return Supervised(module, F.cross_entropy, clients, test, batch)

@@ -181,7 +181,6 @@ class _Trajectory:
 
 
 def _chosen(chances: Tensor, draw: torch.Generator) -> int:
-    """Draw a state."""
     at = torch.rand((), generator=draw, dtype=torch.float64)
     return min(int(torch.searchsorted(chances.cumsum(0), at, right=True)), len(chances) - 1)
 

@@ -49,7 +49,8 @@ def load_problem(spec: str, *, partition: str | None = None, **options: Any) -> 
     options = {**options, "partition": partition}
     options = {name: value for name, value in options.items() if value is not None}
     problem = _made(spec, _function(spec), options)
-    set_origin(problem, Origin(absolute_spec(spec), {n: _lasting(v) for n, v in options.items()}))
+    lasting = {n: v.resolve() if isinstance(v, Path) else v for n, v in options.items()}
+    set_origin(problem, Origin(absolute_spec(spec), lasting))
     return problem
 
 
@@ -101,10 +102,6 @@ def absolute_spec(spec: str) -> str:
     """Return a name unchanged, and `file.py:function` with its absolute path."""
     file, found, function = spec.partition(".py:")
     return f"{Path(file).resolve()}.py:{function}" if found else spec
-
-
-def _lasting(value: Any) -> Any:
-    return value.resolve() if isinstance(value, Path) else value
 
 
 def _function(spec: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ any metric of outputs that are not finite.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
@@ -73,10 +73,16 @@ Function = Callable[[Tensor, Tensor], float]
 
 
 class BuiltinMetric(NamedTuple):
-    """A metric and the function that computes it."""
+    """A metric and the function that computes it.
+
+    pooled: whether it must be computed from all samples at once, as it is no mean over clients.
+    classifier: whether it needs scores of classes, or logits.
+    """
 
     metric: Metric
     function: Function
+    pooled: bool = False
+    classifier: bool = False
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
@@ -192,15 +198,17 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
 
 _ALL = (
-    BuiltinMetric(ACCURACY, accuracy),
-    BuiltinMetric(Metric("balanced accuracy", True, 0.0, 1.0), balanced_accuracy),
-    BuiltinMetric(Metric("auc", True, 0.0, 1.0), auc),
-    BuiltinMetric(Metric("f1", True, 0.0, 1.0), f1),
-    BuiltinMetric(Metric("log loss", False, 0.0), log_loss),
+    BuiltinMetric(ACCURACY, accuracy, classifier=True),
+    BuiltinMetric(
+        Metric("balanced accuracy", True, 0.0, 1.0), balanced_accuracy, pooled=True, classifier=True
+    ),
+    BuiltinMetric(Metric("auc", True, 0.0, 1.0), auc, pooled=True),
+    BuiltinMetric(Metric("f1", True, 0.0, 1.0), f1, pooled=True, classifier=True),
+    BuiltinMetric(Metric("log loss", False, 0.0), log_loss, classifier=True),
     BuiltinMetric(Metric("mse", False, 0.0), mse),
     BuiltinMetric(Metric("mae", False, 0.0), mae),
-    BuiltinMetric(Metric("r2", True, -inf, 1.0), r2),
-    BuiltinMetric(Metric("perplexity", False, 1.0), perplexity),
+    BuiltinMetric(Metric("r2", True, -inf, 1.0), r2, pooled=True),
+    BuiltinMetric(Metric("perplexity", False, 1.0), perplexity, pooled=True, classifier=True),
 )
 BUILTIN_METRICS = {each.metric.name: each for each in _ALL}
 
@@ -217,11 +225,6 @@ def ranges_of(functions: Mapping[str, object], metric: Metric | None) -> dict[st
     }
     return ranges if metric is None else ranges | {metric.name: metric}
 
-
-# A mean over clients of these metrics differs from the metric of all samples.
-_POOLED = (balanced_accuracy, auc, f1, r2, perplexity)
-# These metrics need scores of classes, or logits.
-_CLASSIFIERS = (accuracy, balanced_accuracy, f1, log_loss, perplexity)
 
 _LOWER = ("loss", "error", "mse", "mae", "perplexity", "distance", "gap")
 
@@ -249,26 +252,16 @@ def metric_named(name: str, function: object = None) -> Metric:
     """
     if function is None and name == ACCURACY.name:
         return ACCURACY
-    own = next((each.metric for each in _ALL if each.function is function), None)
+    own = builtin(function)
     if own is not None:
-        return Metric(name, own.higher, own.low, own.high)
+        return replace(own.metric, name=name)
     named = find_metric(name)
     return Metric(name, not name.lower().endswith(_LOWER) if named is None else named.metric.higher)
 
 
-def is_builtin(function: object) -> bool:
-    """Return whether a function is one of the built-in ones."""
-    return any(function is each.function for each in _ALL)
-
-
-def is_pooled(function: object) -> bool:
-    """Return whether a metric must be computed from all samples at once: it is not a mean."""
-    return any(function is each for each in _POOLED)
-
-
-def needs_classifier(function: object) -> bool:
-    """Return whether a metric needs scores of classes, or logits."""
-    return any(function is each for each in _CLASSIFIERS)
+def builtin(function: object) -> BuiltinMetric | None:
+    """Return the built-in metric that a function computes; None for a user's function."""
+    return next((each for each in _ALL if each.function is function), None)
 
 
 # -- outputs and targets

@@ -364,7 +364,7 @@ def with_target_metric(problem: Problem, metric: str | Metric) -> Problem:
         raise BadArgument(
             "metric",
             "{metric:{_given}} is not measured here; pass one of {_known}.",
-            _given=name,
+            _given=name or repr(name),
             _known=", ".join([*measured, *others]),
         )
     judge = given if isinstance(given, Metric) else metric_named(name, problem.metrics.get(name))

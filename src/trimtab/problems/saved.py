@@ -143,14 +143,14 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / weights) as part:
         save_file(state, part, metadata={"r": str(card.round)})
-    made = isinstance(problem, Supervised)
-    shape, whole = _inputs_of(problem) if isinstance(problem, Supervised) else (None, False)
-    columns = problem.columns if made else None
-    loss = problem.loss_function if isinstance(problem, Supervised) else None
+    kind, columns, loss, shape, whole = type(problem).__name__, None, None, None, False
+    if isinstance(problem, Supervised):
+        kind, columns, loss = "Supervised", problem.columns, problem.loss_function
+        shape, whole = _inputs_of(problem)
     described = Description(
         spec=spec,
         options={} if origin is None else origin.options,
-        kind="Supervised" if made else type(problem).__name__,
+        kind=kind,
         weights=weights,
         columns=columns if isinstance(columns, Columns) else None,
         fields=columns if isinstance(columns, Fields) else None,

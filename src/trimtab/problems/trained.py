@@ -19,7 +19,7 @@ from trimtab.errors import BadArgument
 from trimtab.problems.loading import load_module
 from trimtab.problems.saved import FORMAT, MODEL, Card, Description
 from trimtab.problems.supervised.arguments import module_of
-from trimtab.problems.supervised.flat import Tree, accepts, first_line, map_tree
+from trimtab.problems.supervised.flat import Tree, first_line, map_tree, takes_parts
 from trimtab.problems.supervised.from_tables import sized
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.reading import as_tensor, as_tree, rows_of
@@ -167,7 +167,7 @@ class TrainedModel:
         first = next(self.module.parameters())
         columns, fields = self.description.columns, self.description.fields
         if columns is not None:
-            if not hasattr(data, "iloc"):
+            if not (hasattr(data, "iloc") and hasattr(data, "columns")):
                 raise ValueError(
                     f"the model takes a table, but predict got a {type(data).__name__}; pass a "
                     f"DataFrame with {', '.join(map(str, columns.taken))}."
@@ -258,7 +258,6 @@ def load(folder: str | Path, *, algorithm: str | None = None, module: Any = None
 
 
 def _of_algorithm(folder: Path, name: str) -> Path:
-    """Return the folder of an algorithm of a comparison."""
     # The folder of scaffold is scaffold-K5 in a comparison that was given K.
     names = {read_json(path)["card"]["algorithm"]: path for path in folder.glob(f"*/{MODEL}")}
     if name in names:
@@ -274,7 +273,6 @@ def _of_algorithm(folder: Path, name: str) -> Path:
 
 
 def _no_model(folder: Path, about: Path) -> ValueError:
-    """Return the error for a folder without a model."""
     if not folder.exists():
         return ValueError(
             f"{folder}: there is no such folder; pass that of a run, a comparison or a "
@@ -394,11 +392,9 @@ def _export(graph: nn.Module, example: Tensor, path: Path) -> None:
 
 def _called(module: nn.Module, X: Tree) -> Any:
     """Return the output for a tensor; for a dict or tuple as `Supervised` calls the module."""
-    names = X if isinstance(X, Mapping) else {}
-    places = X if isinstance(X, tuple) else ()
-    if (names or places) and accepts(module.forward, places, names):
-        return module(*places, **names)
-    return module(X)
+    if isinstance(X, Tensor) or not X or not takes_parts(module.forward, X):
+        return module(X)
+    return module(**X) if isinstance(X, Mapping) else module(*X)
 
 
 def _flat(outputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a page shows: results, and the files of their folders."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,7 @@ def entry_of_rounds(algorithm: str, lines: list[RoundLine], goal: Goal) -> Entry
         name=name,
         label=name,
         settings=settings_of_text(algorithm),
-        rounds=cost.rounds if cost else None,
-        bytes=cost.bytes if cost else None,
-        seconds=cost.seconds if cost else None,
-        exchanges=cost.exchanges if cost else None,
-        work=cost.work if cost else None,
+        **({} if cost is None else asdict(cost)),
         best=goal.best(lines),
         shown=known.shown if known else title,
         colour=known.colour if known else "",

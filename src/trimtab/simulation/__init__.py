@@ -3,8 +3,9 @@
 from trimtab.core.hyper import step_size
 from trimtab.errors import Diverged
 from trimtab.simulation.executors import Executor
+from trimtab.simulation.rounds import Round, Rounds, check_seed
 from trimtab.simulation.sampling import cohort_size
-from trimtab.simulation.simulate import Round, Rounds, Simulation, check_seed, simulate
+from trimtab.simulation.simulate import Simulation, simulate
 
 __all__ = [
     "Diverged",

@@ -26,10 +26,11 @@ from trimtab.simulation.sampling import FUNCTION
 if TYPE_CHECKING:
     from trimtab.simulation.simulate import Simulation
 
-# The format of files. Those of a cluster, whose client states are in snapshots, have format 2, so
-# that a version that does not know snapshots rejects them.
+# The format of files. Those of a cluster, whose client states are in snapshots, have format 2, and
+# those of asynchronous rounds 3, so that a version that does not know these rejects them.
 FORMAT = 1
 WITH_SNAPSHOTS = 2
+WITH_ARRIVALS = 3
 _SETTINGS = ("r", "S", "seed", "lost", "slow", "cohorts", "executor", "changes", "clients")
 _DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
@@ -59,11 +60,15 @@ def save(sim: "Simulation", path: Path) -> None:
     }
     if kept:
         settings["snapshots"] = kept
+    if sim.arrivals is not None:
+        settings |= {"format": WITH_ARRIVALS, "arrivals": sim.arrivals.facts()}
     if sim.available is not None:
         settings["available"] = sim.available.availability_id
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         yield from named("server", sim.server)
+        for name, broadcast in sim.arrivals.fetched_tensors() if sim.arrivals else ():
+            yield from named(name, broadcast)
         yield from () if kept else named_clients(sim.states.items())
 
     write_tensors(path, tensors, {"trimtab": json.dumps(settings)})
@@ -79,10 +84,10 @@ def settings(path: Path, algorithm: Algorithm, problem: Problem) -> dict[str, An
         raise ValueError(f"{path}: there is no such file; pass one that sim.save wrote.") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise damaged(path, str(error)) from None
-    if saved.get("format") not in (FORMAT, WITH_SNAPSHOTS):
+    if saved.get("format") not in (FORMAT, WITH_SNAPSHOTS, WITH_ARRIVALS):
         raise ValueError(
-            f"{path} has format {saved.get('format')}, this version of trimtab reads {FORMAT} and "
-            f"{WITH_SNAPSHOTS}; continue it with the version that wrote it."
+            f"{path} has format {saved.get('format')}, this version of trimtab reads {FORMAT} to "
+            f"{WITH_ARRIVALS}; continue it with the version that wrote it."
         )
     if missing:
         raise damaged(path, f"it has no {min(missing)}")
@@ -132,6 +137,8 @@ def restore(sim: "Simulation", path: Path, settings: dict[str, Any]) -> None:
         sim.server = file.state("server", sim.server)
         for i in settings["clients"]:
             sim.states[i] = file.state(f"client.{i}", client)
+        if sim.arrivals is not None:
+            sim.arrivals.restore(sim, settings["arrivals"], file)
     sim.r = settings["r"]
     sim.states.restore(settings.get("snapshots", {}), client, sim.r)
     sim.changes = [(r, text) for r, text in settings["changes"]]

@@ -54,6 +54,16 @@ class SimulatedCohort:
         )
         if not self.responding:
             raise NoRepliesError
+        self.last = self.exchange(program, broadcast, self.responding, self.r)
+        if self.vector is not None:
+            self.last.vector = self.vector
+        return self.last
+
+    def exchange(
+        self, program: Program, broadcast: tuple[Any, ...], clients: list[int], r: int
+    ) -> Tally:
+        """Run a program on clients, with the random numbers of round r; stage their new states."""
+        sim = self.sim
         states, work = sim.states, Work(sim.problem)
         exchange = Exchange(
             sim.problem,
@@ -64,7 +74,7 @@ class SimulatedCohort:
             states.stage,
             states.allocate_states,
             sim.seed,
-            self.r,
+            r,
             self.exchanges,
             sim.tapes,
             work,
@@ -72,12 +82,10 @@ class SimulatedCohort:
             sim.slow,
             states if isinstance(states, ClientStates) else None,
         )
-        self.last = sim.runs_on.run(exchange, self.responding)
+        replies = sim.runs_on.run(exchange, clients)
         self.work += work.total
-        if self.vector is not None:
-            self.last.vector = self.vector
-        self.bytes_up += self.last.bytes_sent(program)
-        return self.last
+        self.bytes_up += replies.bytes_sent(program)
+        return replies
 
     def normal(self, like: Any) -> Any:
         """Return standard normal numbers from the server's stream."""

@@ -5,7 +5,6 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil, inf, isfinite
-from operator import index
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +13,6 @@ from trimtab._files import Lock, read_json, write_json
 from trimtab.algorithms.registry import algorithm_list
 from trimtab.core import Vector, plain_number
 from trimtab.core.task import Note, task
-from trimtab.errors import BadArgument
 from trimtab.problems.clients import summarise_clients
 from trimtab.problems.problem import Problem
 from trimtab.problems.saved import Card, recommend, save_model
@@ -23,7 +21,7 @@ from trimtab.simulation.sampling import Available
 from trimtab.studies.advice import advise
 from trimtab.studies.budget import TIME, Budget, Deadline, check_budget
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.goal import Goal, round_count, rounded
+from trimtab.studies.goal import Goal, checked_count, rounded
 from trimtab.studies.holdout import ProblemSpec, check_compare
 from trimtab.studies.pool import Finished, Pool, WorkerError, process_pool, ray_pool
 from trimtab.studies.record import RoundDone, execution_facts
@@ -54,26 +52,27 @@ def compare(
     K: LocalSteps = None,
     S: int | float | None = None,
     R: int = 200,
-    seed: int = 0,
-    base: Any = None,
     metric: str | None = None,
-    eta_g: float | None = None,
+    minutes: float | None = None,
     seeds: int = SEEDS,
     prefer: str = "rounds",
-    minutes: float | None = None,
-    budget: float | None = None,
-    round_cost: float = 0.0,
     split: float | None = 0.1,
     baselines: bool = False,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    resume: bool = False,
+    # What most comparisons leave as it is: the search, the rounds, the machines.
+    seed: int = 0,
+    eta_g: float | None = None,
+    base: Any = None,
+    prior: Prior | None = None,
+    budget: float | None = None,
+    round_cost: float = 0.0,
     x: Vector | None = None,
     slow: float = 0.0,
     lost: float = 0.0,
     available: Available = None,
     name: str | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    prior: Prior | None = None,
-    jobs: int = 1,
     cluster: str | bool = False,
 ) -> Generator[RoundDone | Note, None, Comparison]:
     """Tune each algorithm on the problem, and recommend one.
@@ -83,25 +82,31 @@ def compare(
         scaffold, mimelite and mime. Step size, K, eta_g and the base's momentum are searched.
     target: the value of the metric to reach; by default, what the best candidate of a pilot
         reaches, less one standard error of the held-out rows.
-    K, base, eta_g: given values are not searched. K may be one number, several, or Epochs.
+    K: local steps: one number, several, or Epochs; searched by default.
     S: clients in a round, a number or a share; by default all.
-    R: the highest number of rounds of a run.
-    seed: of the search; the finals and the report use seeds counted from it.
+    R: the highest number of rounds of a run, by default 200.
     metric: any metric of the problem; by default its own.
-    seeds: the number of report seeds, which had no part in the search. Fewer than 5 give a range
-        instead of an interval.
-    prefer: the cost to minimise: rounds, exchanges, bytes or work (sample gradients).
     minutes: the time for everything, by default 5, or no limit with `budget`; inf for no limit.
+    seeds: the number of report seeds, which had no part in the search, by default 5. Fewer give a
+        range instead of an interval.
+    prefer: the cost to minimise: rounds (the default), exchanges, bytes or work (sample gradients).
+    split: the share of the samples on which runs are tuned, stopped and compared, by default 0.1;
+        None uses the test data, which flatters all of them.
+    baselines: add each client alone, and all data in one place.
+    jobs: the number of processes that search algorithms side by side, for a problem given by name;
+        by default 1.
+    out: a folder for everything; by default nothing is written.
+    resume: continue an interrupted comparison in `out`.
+
+    Most comparisons leave the rest as it is:
+
+    seed: of the search, by default 0; the finals and the report use seeds counted from it.
+    eta_g, base: as in the algorithms; given values are not searched.
+    prior: what a diagnosis expects; the search begins there.
     budget: the sample gradients of each algorithm; repeats a comparison on any machine.
     round_cost: the sample gradients that a round costs besides its own; belongs to `budget`.
-    split: the share of the samples on which runs are tuned, stopped and compared; None uses the
-        test data, which flatters all of them.
-    baselines: add each client alone, and all data in one place.
     x, slow, lost, available: as in `simulate`.
     name: of the problem in records.
-    out: a folder for everything; `resume` continues an interrupted comparison in it.
-    prior: what a diagnosis expects; the search begins there.
-    jobs: the number of processes that search algorithms side by side, for a problem given by name.
     cluster: the address of a Ray cluster, or True for one on this machine. No number depends on
         jobs or cluster.
 
@@ -113,11 +118,11 @@ def compare(
     >>> [(entry.name, entry.rounds is not None) for entry in found.entries]  # f_star is -0.5
     [('fedavg', False), ('scaffold', True)]
     """
-    R = round_count(R)
+    R = checked_count("R", R, "rounds R")
     check_compare(K=K, eta_g=eta_g, name=name, out=out, resume=resume, prior=prior, cluster=cluster)
     check_budget(minutes, budget, round_cost)
-    seeds = _count("seeds", seeds, "seeds")
-    jobs = _count("jobs", jobs, "processes")
+    seeds = checked_count("seeds", seeds, "seeds")
+    jobs = checked_count("jobs", jobs, "processes")
     if isinstance(problem, str):
         problem = ProblemSpec(problem, seed=seed)
     if isinstance(problem, ProblemSpec):
@@ -157,20 +162,15 @@ def compare(
             if study.keeps_cores_busy and not cluster:
                 yield Note("one client keeps all cores busy, so that algorithms run in turn")
             else:
-                pool = at_end.enter_context(_pool(study, portable, lock, jobs, cluster))
+                if cluster:
+                    started = ray_pool(None if cluster is True else cluster, study, portable)
+                else:
+                    started = process_pool(jobs, study, portable, lock)
+                pool = at_end.enter_context(started)
         result = yield from _Run(study, deadline, pool).result(seeds)
         if out is None:
             result.folder = None
         return result
-
-
-def _pool(
-    study: Study, settings: dict[str, Any], lock: Lock, jobs: int, cluster: str | bool
-) -> Pool:
-    """Return the workers: so many processes here, or as many as a cluster has room for."""
-    if not cluster:
-        return process_pool(jobs, study, settings, lock)
-    return ray_pool(None if cluster is True else str(cluster), study, settings)
 
 
 class _Run:
@@ -367,9 +367,11 @@ class _Run:
             label, trial = tuner.spec.label, tuner.winner.trial
             if trial.rounds:
                 trial.write_last(folder / label / "model.safetensors")
-                trial.write_best(folder / label / "best.safetensors", goal)
                 executors[label], paths[label] = trial.sim.runs_on, trial.sim.path
-                scores |= self._save_model(tuner, goal, folder / label, result)
+                if tuner.entry.baseline:
+                    trial.write_best(folder / label / "best.safetensors", goal)
+                elif self._save_model(tuner, goal, folder / label, result):
+                    scores[label] = goal.score({goal.name: tuner.entry.best})
         for label in [*result.advised, *sorted(scores, key=scores.__getitem__, reverse=True)][:1]:
             recommend(folder, label)
         names = {label: executor.name for label, executor in executors.items()}
@@ -380,14 +382,12 @@ class _Run:
             for file in folder.glob(f"*/*/{name}"):  # of the trials
                 file.unlink()
 
-    def _save_model(
-        self, tuner: Tuner, goal: Goal, folder: Path, result: Comparison
-    ) -> dict[str, float]:
-        """Write what `trimtab.load` needs beside the best model; return its score by its label."""
+    def _save_model(self, tuner: Tuner, goal: Goal, folder: Path, result: Comparison) -> bool:
+        """Write the best model, and what `trimtab.load` needs; return whether there is one."""
         trial, entry = tuner.winner.trial, tuner.entry
-        best = None if entry.baseline else trial.best_x(goal)
+        best = trial.best_x(goal)
         if best is None:
-            return {}
+            return False
         card = Card(
             data=result.problem,
             algorithm=entry.name,
@@ -399,13 +399,4 @@ class _Run:
             notes=result.about.notes,
         )
         save_model(folder, trial.problem, best[1], card, weights="best.safetensors")
-        return {entry.label: goal.score({goal.name: entry.best})}
-
-
-def _count(name: str, count: int, what: str) -> int:
-    """Return a count as an int; raise BadArgument if it is not one."""
-    whole = hasattr(count, "__index__") and not isinstance(count, bool)
-    if not (whole and count >= 1):
-        sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
-        raise BadArgument(name, sentence, _given=count)
-    return index(count)
+        return True

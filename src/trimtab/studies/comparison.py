@@ -134,17 +134,23 @@ class Comparison:
                 "{folder} is not finished; repeat its command with {resume:True} first.",
                 folder=folder,
             )
-        clients = outcome["population"]
-        return cls(
-            problem=content["settings"]["problem"],
-            goal=Goal.from_json(outcome),
-            entries=[Entry.from_record(entry) for entry in outcome["entries"]],
-            advice=outcome["advice"],
-            folder=folder,
-            about=About.from_json(outcome["about"]),
-            chosen=SelectedModel.from_json(content) if "chosen_round" in content else None,
-            population=None if clients is None else ClientSummary.from_json(clients),
-        )
+        try:
+            clients = outcome["population"]
+            return cls(
+                problem=content["settings"]["problem"],
+                goal=Goal.from_json(outcome),
+                entries=[Entry.from_record(entry) for entry in outcome["entries"]],
+                advice=outcome["advice"],
+                folder=folder,
+                about=About.from_json(outcome["about"]),
+                chosen=SelectedModel.from_json(content) if "chosen_round" in content else None,
+                population=None if clients is None else ClientSummary.from_json(clients),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{record_path(folder)} is damaged ({type(error).__name__}: {error}); restore it, "
+                "or run its command again."
+            ) from error
 
 
 def record_path(folder: Path) -> Path:

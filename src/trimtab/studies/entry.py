@@ -9,14 +9,13 @@ from typing import Any
 import torch
 
 from trimtab._files import plain
-from trimtab.algorithms.registry import NAMES, Kind, kind
+from trimtab.algorithms.registry import NAMES, kind
 from trimtab.core import Algorithm, leaves
 from trimtab.core.hyper import settings_of, step_size
 from trimtab.studies.fragility import Again
 from trimtab.studies.goal import Cost, Goal
 from trimtab.studies.record import RoundLine
 from trimtab.studies.statistics import LEAST_SEEDS, interval, rounding_error
-from trimtab.studies.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -151,32 +150,15 @@ def new_entry(name: str, label: str, algorithm: Algorithm, d: int) -> Entry:
 
     d: the number of parameters of the problem.
     """
-    known, settings = kind(algorithm), settings_of(algorithm)
+    known, settings, number = kind(algorithm), settings_of(algorithm), name.partition("#")[2]
     return Entry(
         name,
         label,
         settings={k: repr(v) if is_dataclass(v) else v for k, v in settings.items()},
         stateful=bool(leaves(algorithm.init_client(torch.zeros(d)))),
-        shown=shown(known, name.partition("#")[2]),
+        shown=f"{known.shown} #{number}" if number else known.shown,
         colour=known.colour,
         step=step_size(algorithm)[0],
-    )
-
-
-def shown(known: Kind, number: str = "") -> str:
-    """Return an algorithm's name for tables and sentences."""
-    return f"{known.shown} #{number}" if number else known.shown
-
-
-def entry_of(trial: Trial, goal: Goal) -> Entry:
-    """Return the result of a single run."""
-    cost = goal.cost_to_target(trial.rounds)
-    return replace(
-        new_entry(trial.label, trial.label, trial.algorithm, trial.problem.d),
-        **_medians([] if cost is None else [cost]),
-        best=goal.best(trial.rounds),
-        diverged_at=trial.diverged.r if trial.diverged else None,
-        curve=trial.rounds,
     )
 
 
@@ -217,11 +199,6 @@ def relaxed(entry: Entry, goal: Goal) -> Entry:
     """Return the entry for the easiest target that the held-out rows cannot tell from this one."""
     runs = [replace(run, cost=run.nearly) for run in entry.runs]
     return aggregate_seeds(entry, runs, goal.easier()) if goal.slack else entry
-
-
-def without_communication(entry: Entry) -> Entry:
-    """Return the entry; of a baseline, which sends nothing, without bytes and exchanges."""
-    return replace(entry, bytes=None, exchanges=None) if entry.baseline else entry
 
 
 # -- in words

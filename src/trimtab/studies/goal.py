@@ -283,8 +283,12 @@ def _wanted(metric: Metric) -> str:
     return f"a finite {metric.name}" + (f" {' and '.join(ends)}" if ends else "")
 
 
-def round_count(R: int) -> int:
-    """Return a number of rounds; raise BadArgument if it is not one."""
-    if isinstance(R, bool) or not hasattr(R, "__index__") or index(R) < 1:
-        raise BadArgument("R", "{R:{_given}}; pass a number of rounds R >= 1.", _given=repr(R))
-    return index(R)
+def checked_count(name: str, count: int, what: str) -> int:
+    """Return a count as an int; raise BadArgument if it is not a whole number from 1.
+
+    name: the argument. what: the things that it counts.
+    """
+    if isinstance(count, bool) or not hasattr(count, "__index__") or index(count) < 1:
+        sentence = f"{{{name}:{{_given}}}}; pass a number of {what} >= 1."
+        raise BadArgument(name, sentence, _given=repr(count))
+    return index(count)

@@ -170,7 +170,7 @@ def check_compare(
         if isinstance(K, str) or not K:
             sentence = "{K:{_given}}; pass a number of local steps, a list of them, or Epochs."
             raise BadArgument("K", sentence, _given=repr(K))
-        if len(set(K)) < len(K):
+        if any(K.count(each) > 1 for each in K):
             raise BadArgument("K", "{K:{_given}} has a number twice; pass it once.", _given=K)
     if eta_g == 0:
         raise BadArgument("eta_g", "{eta_g:0} never moves the model; pass a positive number.")
@@ -220,6 +220,8 @@ def read_model(path: Path, problem: Problem) -> Vector:
 
     Raise ValueError if a frozen parameter or buffer differs from that of the problem's module.
     """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; pass the file of a model, best.safetensors in it.")
     try:
         tensors = load_file(path)
     except FileNotFoundError:

@@ -267,9 +267,12 @@ def open_folder(
         )
     saved = read_json(path)
     _check_version(folder, saved)
+    theirs = saved.get("settings")
+    if not isinstance(theirs, dict):
+        raise ValueError(f"{path} holds no settings; restore it, or remove the folder.")
     if problem is not None:
-        _check_problem(folder, problem, saved["settings"].get("fingerprint", ""))
-    _check_settings(folder, plainly, saved["settings"])
+        _check_problem(folder, problem, theirs.get("fingerprint", ""))
+    _check_settings(folder, plainly, theirs)
     return True
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Generator
 from dataclasses import asdict, replace
-from operator import index
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,14 +11,14 @@ from trimtab.core import Algorithm, Vector
 from trimtab.core.task import task
 from trimtab.errors import BadArgument
 from trimtab.problems.adapter import as_problem
-from trimtab.problems.clients import per_client, problem_notes, summarise_clients
+from trimtab.problems.clients import problem_notes, summarise_clients
 from trimtab.problems.problem import Problem
 from trimtab.problems.saved import Card, save_model
 from trimtab.simulation import Executor, Rounds, Simulation
 from trimtab.simulation.sampling import Available
 from trimtab.studies.comparison import About, Comparison
-from trimtab.studies.entry import Entry, describe, entry_of, rounds_in_words
-from trimtab.studies.goal import Goal, cost_of, goal_of, round_count
+from trimtab.studies.entry import Entry, describe, new_entry, rounds_in_words
+from trimtab.studies.goal import Goal, checked_count, cost_of, goal_of
 from trimtab.studies.holdout import (
     HeldOutProblem,
     held_out,
@@ -81,7 +80,9 @@ def run(
         result has the test metrics of the selected model.
     executor: what runs the clients, such as Ray(…) for a cluster; by default the fastest.
     """
-    R, patience = round_count(R), _checked_patience(patience)
+    R = checked_count("R", R, "rounds R")
+    if patience is not None:
+        patience = checked_count("patience", patience, "rounds")
     if save not in get_args(Save):
         raise BadArgument("save", "{save:{_given}}; pass best, last or both.", _given=repr(save))
     given = as_problem(problem)
@@ -129,63 +130,71 @@ def run(
         trial.save()
         if trial.diverged:
             raise trial.diverged
-        if save != "best":
+        if save == "both":
             trial.write_last(out / "model.safetensors")
-        if save != "last":
-            trial.write_best(record.best, goal)
-        result = _outcome(name, trial, goal, _selected(trial, goal, patience, save, measured))
-        assert result.chosen is not None
+        model = (trial.sim.r, trial.sim.server.x) if save == "last" else trial.best_x(goal)
+        selected = _selected(trial, goal, patience, save, measured, model)
+        result = _outcome(name, trial, goal, selected, model)
         result.about = About(
             split=measured.split,
             tested_on=measured.tested_on,
             seeds=(seed,),
-            notes=(*problem_notes(problem, goal.metric), *_rising_loss(trial, result, measured)),
+            notes=(*problem_notes(problem, goal.metric), *_rising_loss(trial, selected, measured)),
         )
         used = trial.sim.runs_on
         how = {"executor": used.name, "path": trial.sim.path, **execution_facts([used])}
         # The model comes first: a run whose result is written counts as finished.
-        _save(trial, given, result, save, seed, out)
-        record.note(**how, **result.chosen.to_json())
+        if model is not None:
+            _save(trial, given, result, model, save)
+        record.note(**how, **selected.to_json())
         result.save()
         used.close()
         return result
 
 
-def _save(
-    trial: Trial, given: Problem, result: Comparison, save: str, seed: int, out: Path
-) -> None:
-    """Write what `trimtab.load` needs beside the model that was chosen."""
-    chosen, entry = result.chosen, result.entries[0]
-    if chosen is None or chosen.round is None:
-        return
-    seen = chosen.validation or trial.rounds[chosen.round - 1].metrics
+Model = tuple[int, Vector]
+"""A round, and x after it."""
+
+
+def _save(trial: Trial, given: Problem, result: Comparison, model: Model, save: Save) -> None:
+    """Write the model that was chosen, and what `trimtab.load` needs."""
+    chosen, entry, (r, x) = result.chosen, result.entries[0], model
+    assert chosen is not None
+    assert result.folder is not None
+    seen = chosen.validation or trial.rounds[r - 1].metrics
     held_out = chosen.split != "none" and chosen.test is None
     measured_on = "validation data" if held_out else f"{result.about.tested_on} data"
     card = Card(
         data=result.problem,
         algorithm=entry.name,
         settings=entry.settings,
-        seed=seed,
-        round=chosen.round,
+        seed=trial.settings.seed,
+        round=r,
         metrics=seen if chosen.test is None else chosen.test,
         measured_on=measured_on,
         notes=result.about.notes,
     )
     weights = "model.safetensors" if save == "last" else "best.safetensors"
-    save_model(out, given, _model(trial, chosen.round), card, weights=weights)
+    save_model(result.folder, given, x, card, weights=weights)
 
 
-def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Comparison:
+def _outcome(
+    name: str, trial: Trial, goal: Goal, selected: SelectedModel, model: Model | None
+) -> Comparison:
     """Return a run as a comparison of one algorithm, with the cost to the target.
 
     Without a target, the cost is that of the selected model.
     """
-    entry = entry_of(trial, goal)
-    if goal.target is None and selected.round is not None:
-        entry = replace(entry, **asdict(cost_of(trial.rounds[: selected.round])))
+    cost = goal.cost_to_target(trial.rounds)
+    if goal.target is None and model is not None:
+        cost = cost_of(trial.rounds[: model[0]])
+    entry = new_entry(trial.label, trial.label, trial.algorithm, trial.problem.d)
+    entry = replace(entry, **({} if cost is None else asdict(cost)))
+    entry.best, entry.curve = goal.best(trial.rounds), trial.rounds
     entry.tests = {n: v for n, v in (selected.test or {}).items() if v is not None}
     entry.test = entry.tests.get(goal.name)
-    entry.per_client = _client_metrics(trial, goal, selected)
+    if model is not None:
+        entry.per_client = trial.client_metrics(model[1], goal.metric)
     return Comparison(
         problem=name,
         goal=goal,
@@ -198,23 +207,28 @@ def _outcome(name: str, trial: Trial, goal: Goal, selected: SelectedModel) -> Co
 
 
 def _selected(
-    trial: Trial, goal: Goal, patience: int | None, save: Save, measured: HeldOutProblem
+    trial: Trial,
+    goal: Goal,
+    patience: int | None,
+    save: Save,
+    measured: HeldOutProblem,
+    model: Model | None,
 ) -> SelectedModel:
-    """Return the model that a run leaves, with its metrics."""
+    """Return what selected the model that a run leaves, and its metrics."""
     rounds = trial.rounds
     stopped: Stopped = "rounds"
     if goal.held(rounds) is not None:
         stopped = "target"
     elif patience is not None and RoundsWithoutGain(goal).count(rounds) >= patience:
         stopped = "patience"
-    line = rounds[-1] if save == "last" else goal.best_round(rounds)
-    if line is None:
+    if model is None:
         return SelectedModel(goal.name, stopped)
-    metrics = dict(line.metrics)
+    r, x = model
+    metrics = dict(rounds[r - 1].metrics)
     selected = SelectedModel(
         metric=goal.name,
         stopped=stopped,
-        round=line.r,
+        round=r,
         split=measured.split,
         selected_on=None if save == "last" else _selected_on(measured),
     )
@@ -223,7 +237,7 @@ def _selected(
         return replace(selected, test=metrics if tested else None)
     test: dict[str, float | None] | None = None
     if trial.problem.has_test:
-        test = {**trial.problem.evaluate(_model(trial, line.r))}
+        test = {**trial.problem.evaluate(x)}
     return replace(selected, validation=metrics, test=test)
 
 
@@ -234,10 +248,9 @@ def _selected_on(measured: HeldOutProblem) -> SelectedOn:
     return "evaluate" if measured.problem.samples is None else measured.tested_on
 
 
-def _rising_loss(trial: Trial, result: Comparison, measured: HeldOutProblem) -> list[str]:
+def _rising_loss(trial: Trial, selected: SelectedModel, measured: HeldOutProblem) -> list[str]:
     """Return a note if the loss of the model is above that of the start, as after a huge step."""
-    assert result.chosen is not None
-    r, x = result.chosen.round, trial.settings.x
+    r, x = selected.round, trial.settings.x
     if r is None:
         return []
     start = trial.problem.x0(trial.settings.seed) if x is None else x
@@ -248,29 +261,6 @@ def _rising_loss(trial: Trial, result: Comparison, measured: HeldOutProblem) -> 
         f"the loss after round {r}, {after:.3g}, is above that of the start, {before:.3g}; a "
         "smaller step size may be better."
     ]
-
-
-def _client_metrics(trial: Trial, goal: Goal, selected: SelectedModel) -> dict[str, Any] | None:
-    """Return the metric of each client by the selected model, if the clients have samples."""
-    if selected.round is None or trial.problem.samples is None:
-        return None
-    found = per_client(trial.problem, _model(trial, selected.round), goal.metric)
-    return None if found is None else found.to_json()
-
-
-def _model(trial: Trial, r: int) -> Vector:
-    """Return x after the round whose model was written, from its file if that can be read."""
-    x: Vector = trial.sim.server.x if r == trial.sim.r else trial.x_of(r)
-    return x
-
-
-def _checked_patience(patience: int | None) -> int | None:
-    if patience is None:
-        return None
-    if isinstance(patience, bool) or not hasattr(patience, "__index__") or index(patience) < 1:
-        sentence = "{patience:{_given}}; pass a number of rounds that is at least 1."
-        raise BadArgument("patience", sentence, _given=repr(patience))
-    return index(patience)
 
 
 def _held_out(

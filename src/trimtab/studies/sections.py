@@ -116,23 +116,27 @@ def columns(result: "Comparison") -> list[Column]:
     # without target has a column all the same: its row is about one model.
     tested = split or (result.target is None and any(e.test is not None for e in entries))
     exchanges = any(e.exchanges is not None and e.exchanges != e.rounds for e in entries)
+    work, names = any(e.work for e in entries), _setting_names(entries)
+    best = "validation" if split else f"best {result.metric}"
+    others = dict.fromkeys(name for e in entries for name in e.tests if name != result.metric)
     made = [
         Column("algorithm", lambda entry: entry.shown, display_name),
         Column("K", lambda entry: entry.settings.get("K"), _local_steps),
-        *(_setting_column(name) for name in _setting_names(entries)),
+        *(_column(n, partial(_setting_named, n), setting) for n in names),
         Column("step size", lambda entry: entry.settings.get(entry.step), _step_size),
         Column("rounds", lambda entry: entry.rounds, partial(_rounds, result), "low"),
-        _field("90 %", "interval", _ends) if any(e.interval for e in entries) else None,
-        _field("range", "range", _ends) if any(e.range for e in entries) else None,
-        _field("exchanges", "exchanges", str, "low") if exchanges else None,
-        _field("bytes", "bytes", format_bytes, "low"),
-        _field("gradients", "work", _work, "low") if any(e.work for e in entries) else None,
-        _field("seconds", "seconds", lambda seconds: f"{seconds:.2f}", "low"),
-        _field("validation" if split else f"best {result.metric}", "best", _score, end),
-        _field(data, "test", _score, end) if tested else None,
+        _column("90 %", lambda e: e.interval, _ends) if any(e.interval for e in entries) else None,
+        _column("range", lambda e: e.range, _ends) if any(e.range for e in entries) else None,
+        _column("exchanges", lambda e: e.exchanges, str, "low") if exchanges else None,
+        _column("bytes", lambda e: e.bytes, format_bytes, "low"),
+        _column("gradients", lambda e: e.work, _work, "low") if work else None,
+        _column("seconds", lambda e: e.seconds, "{:.2f}".format, "low"),
+        _column(best, lambda e: e.best, _score, end),
+        _column(data, lambda e: e.test, _score, end) if tested else None,
+        # The other metrics are measured at the end and do not decide.
+        *(_column(f"{n} ({data})", partial(_test_of, n), _score) for n in others),
     ]
-    others = dict.fromkeys(name for e in entries for name in e.tests if name != result.metric)
-    return [column for column in made if column is not None] + [_metric(n, data) for n in others]
+    return [column for column in made if column is not None]
 
 
 def _setting_names(entries: Sequence[Entry]) -> list[str]:
@@ -141,32 +145,19 @@ def _setting_names(entries: Sequence[Entry]) -> list[str]:
     return list(stated)
 
 
-def _field(title: str, name: str, text: Callable[[Any], str], better: Better = "") -> Column:
-    """Return the column of a field of the entries."""
-
-    def shown(entry: Entry) -> str:
-        value = getattr(entry, name)
-        return "-" if value is None else text(value)
-
-    return Column(title, lambda entry: getattr(entry, name), shown, better)
+def _setting_named(name: str, entry: Entry) -> Any:
+    return all_settings(entry).get(name)
 
 
-def _setting_column(name: str) -> Column:
-    def value(entry: Entry) -> Any:
-        return all_settings(entry).get(name)
-
-    return Column(name, value, lambda e: "-" if value(e) is None else setting(value(e)))
+def _test_of(name: str, entry: Entry) -> float | None:
+    return entry.tests.get(name)
 
 
-def _metric(name: str, data: str) -> Column:
-    """Return the column of a metric that is measured at the end and does not decide."""
-
-    def value(entry: Entry) -> float | None:
-        return entry.tests.get(name)
-
-    return Column(
-        f"{name} ({data})", value, lambda e: "-" if value(e) is None else _score(value(e))
-    )
+def _column(
+    title: str, value: Callable[[Entry], Any], text: Callable[[Any], str], better: Better = ""
+) -> Column:
+    """Return a column that shows "-" where there is no value."""
+    return Column(title, value, lambda e: "-" if value(e) is None else text(value(e)), better)
 
 
 def _local_steps(entry: Entry) -> str:
@@ -309,9 +300,10 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def _budget(result: "Comparison", budget: float) -> str:
     round_cost = result.about.round_cost
     besides = f", a round counting {round_cost:g} besides its own" if round_cost else ""
+    both = f" and the round cost {round_cost:.15g}" if round_cost else ""
     return (
         f"Each algorithm had a budget of {format_number(budget).strip()} sample gradients"
-        f"{besides}; with the budget {budget:.15g} the comparison can be repeated anywhere."
+        f"{besides}; with the budget {budget:.15g}{both} the comparison can be repeated anywhere."
     )
 
 

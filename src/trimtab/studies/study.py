@@ -19,7 +19,7 @@ from trimtab.problems.adapter import as_problem
 from trimtab.problems.identity import hashed_tensors
 from trimtab.problems.loading import absolute_spec
 from trimtab.problems.problem import Problem
-from trimtab.simulation import Rounds, cohort_size
+from trimtab.simulation import Rounds, Simulation, cohort_size
 from trimtab.simulation.executors import choose
 from trimtab.studies.budget import Budget, budget_of
 from trimtab.studies.entry import listed
@@ -157,6 +157,7 @@ class Study:
     prior: Prior | None = None  # what a diagnosis expects
     given: dict[str, Any] = field(default_factory=dict)  # K, eta_g and base, which are not searched
     budget: Budget = field(default_factory=Budget)
+    asks_baselines: bool = False
     shared: bool = False  # whether another process continues from the checkpoints of this one
 
     @classmethod
@@ -167,23 +168,26 @@ class Study:
             problem, _ = problem.problem_and_target
         rounds, split = settings.rounds, settings.split
         measured = held_out(as_problem(problem), split, rounds.seed, settings.metric)
-        # It refuses a bad S before a folder is made.
-        cohort_size(rounds.S, measured.problem.N)
         goal = goal_of(measured.problem, settings.target)
         goal = replace(goal, unit=unit_named(settings.prefer))
         given = {"eta_g": settings.eta_g, "base": settings.base}
         specs = entry_specs(settings.algorithms, settings.K, given, settings.prior)
+        for spec in specs:  # What cannot run is refused before a folder is made.
+            algorithm = spec.space.build(Point(spec.space.families[0], 0))
+            Simulation(algorithm, measured.problem, rounds)
         specs += baseline_specs(measured, settings.K) if settings.baselines else []
         of_all = (measured, settings.name, goal, specs, settings.R, rounds, folder, resume)
         given = {k: v for k, v in {"K": settings.K, **given}.items() if v is not None}
-        return cls(*of_all, settings.prior, given)
+        return cls(*of_all, settings.prior, given, asks_baselines=settings.baselines)
 
     def unused_settings(self) -> list[str]:
-        """Return a note about given settings that none of the algorithms has."""
+        """Return notes about settings that have no effect."""
         kinds = [spec.kind for spec in self.specs if spec.space.fixed is None]
         names = {parameter.name for kind in kinds for parameter in kind.parameters}
         unused = [name for name in self.given if name not in names]
-        return [f"no algorithm that was searched has {listed(unused)}."] if unused else []
+        notes = [f"no algorithm that was searched has {listed(unused)}."] if unused else []
+        missing = self.asks_baselines and not any(spec.measured for spec in self.specs)
+        return notes + ["there are no baselines, since the problem has no samples."] * missing
 
     def open(self) -> None:
         """Start the folder, or check that it holds this comparison."""

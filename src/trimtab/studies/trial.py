@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from math import inf, log
 from pathlib import Path
-from shutil import copyfile
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -14,6 +13,8 @@ from torch import Tensor
 from trimtab.core import Algorithm, Vector
 from trimtab.core.hyper import at
 from trimtab.errors import Diverged
+from trimtab.problems.clients import per_client
+from trimtab.problems.metrics import Metric
 from trimtab.problems.problem import Problem
 from trimtab.simulation import Round, Rounds, Simulation
 from trimtab.studies.budget import Ledger
@@ -155,32 +156,9 @@ class Trial:
 
     def write_best(self, path: Path, goal: Goal) -> None:
         """Write the model after the best round; what another trial left at `path` is replaced."""
-        line = goal.best_round(self.rounds)
-        if line is None:
-            return
-        r, own = line.r, self.record.best if self.record.folder is not None else None
-        if own is not None and model_round(own) == r:
-            if own != path:
-                copyfile(own, path)
-        elif self._best is not None and self._best[0] == r:
-            write_model(path, self._tensors(self._best[1]), r)
-        else:
-            write_model(path, self._tensors(self.x_after(r)), r)
-
-    def x_of(self, r: int) -> Vector:
-        """Return x after the best round, from its file where that is there and can be read."""
-        record = self.record
-        readable = self.problem.flatten is not None
-        if readable and record.folder is not None and model_round(record.best) == r:
-            return read_model(record.best, self.problem)
-        return self.x_after(r)
-
-    def x_after(self, r: int) -> Vector:
-        """Return x after a round that was not kept before an interruption, by running again."""
-        again = self.simulation(self.algorithm, self.problem, self.settings)
-        *_, last = islice(again, r)
-        x: Vector = last.x
-        return x
+        best = self.best_x(goal)
+        if best is not None:
+            write_model(path, self._tensors(best[1]), best[0])
 
     def best_x(self, goal: Goal) -> tuple[int, Vector] | None:
         """Return the best round and the model after it."""
@@ -188,8 +166,24 @@ class Trial:
         if line is None:
             return None
         if self._best is None or self._best[0] != line.r:
-            self._best = line.r, self.x_of(line.r)
+            self._best = line.r, self._x_after(line.r)
         return self._best
+
+    def _x_after(self, r: int) -> Vector:
+        """Return x after the best round: from its file, or by running again if it has none."""
+        record = self.record
+        readable = self.problem.flatten is not None
+        if readable and record.folder is not None and model_round(record.best) == r:
+            return read_model(record.best, self.problem)
+        again = self.simulation(self.algorithm, self.problem, self.settings)
+        *_, last = islice(again, r)
+        x: Vector = last.x
+        return x
+
+    def client_metrics(self, x: Vector, metric: Metric) -> dict[str, Any] | None:
+        """Return a metric of each client at x, if the clients have samples."""
+        found = None if self.problem.samples is None else per_client(self.problem, x, metric)
+        return None if found is None else found.to_json()
 
     def _note_best(self, r: int, x: Vector, score: float, goal: Goal) -> None:
         if self._most is None:

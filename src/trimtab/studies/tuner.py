@@ -6,7 +6,6 @@ from typing import Any
 
 from trimtab.core import Algorithm
 from trimtab.core.task import Note
-from trimtab.problems.clients import per_client
 from trimtab.studies.baselines import COLOURS, TITLES
 from trimtab.studies.budget import Ledger, Stopped
 from trimtab.studies.entry import (
@@ -15,7 +14,6 @@ from trimtab.studies.entry import (
     aggregate_seeds,
     new_entry,
     rounds_in_words,
-    without_communication,
 )
 from trimtab.studies.fragility import Again, judge, moved
 from trimtab.studies.goal import Goal
@@ -201,20 +199,19 @@ class Tuner:
         entry.again = self._again
         if self.reported:
             entry.per_client = self._per_client()
-            entry = without_communication(aggregate_seeds(entry, self._runs, self.goal))
+            entry = aggregate_seeds(entry, self._runs, self.goal)
+            if entry.baseline:  # It sends nothing.
+                entry.bytes = entry.exchanges = None
         self.entry = entry
 
     def _per_client(self) -> dict[str, Any] | None:
         """Return the metrics of the first report seed's best model for each client."""
-        problem = self.study.measured.problem
         # A baseline has other clients, and who only confirms looks at f alone.
         if self.spec.measured is not None or self.spec.space.expected is not None:
             return None
-        best = self.winner.trial.best_x(self.goal)
-        if best is None or problem.samples is None:
-            return None
-        found = per_client(problem, best[1], self.goal.metric)
-        return None if found is None else found.to_json()
+        trial = self.winner.trial
+        best = trial.best_x(self.goal)
+        return None if best is None else trial.client_metrics(best[1], self.goal.metric)
 
     def _so_far(self) -> Note:
         """Return the state of the entry in a sentence."""

@@ -4,7 +4,7 @@ The order of a step: backward, unscale, correct, clip, `optimizer.step()`. c_i i
 raw gradients of the steps that happened: neither clipping nor momentum nor the step size enters it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
@@ -20,9 +20,26 @@ from trimtab.errors import BadArgument
 Named = dict[str, Tensor]  # by the names of `model.named_parameters()`, trainable ones only
 
 
+def wrong(argument: str, given: object, what: str) -> BadArgument:
+    """Return the error for an argument of a wrong kind, or out of its range."""
+    shown, more = repr(given).partition("\n")[::2]
+    shown = f"a {type(given).__name__}" if more else shown
+    sentence = f"{{{argument}}} is {{_given}}; pass {{_what}}."
+    return BadArgument(argument, sentence, _given=shown, _what=what)
+
+
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that are trained: tied ones once, frozen ones and buffers never."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not isinstance(model, nn.Module):
+        raise wrong("model", model, "a torch.nn.Module")
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise BadArgument(
+            "model",
+            "{model} has no parameter with requires_grad=True; pass the model that is trained, "
+            "with its adapters.",
+        )
+    return found
 
 
 def zeros(model: nn.Module) -> Named:
@@ -35,6 +52,10 @@ def zeros(model: nn.Module) -> Named:
 
 def check_names(what: str, given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Raise ValueError unless two sets of parameters have the same names and shapes."""
+    if not isinstance(given, Mapping) or not all(isinstance(v, Tensor) for v in given.values()):
+        raise ValueError(
+            f"{what} is not a dict of tensors; pass one by the names of the trainable parameters."
+        )
     for name in sorted(given.keys() ^ own.keys()):
         raise ValueError(
             f"{what} has {'another' if name in given else 'no'} parameter {name!r}; train the same "
@@ -46,6 +67,20 @@ def check_names(what: str, given: Mapping[str, Tensor], own: Mapping[str, Tensor
                 f"{what} has shape {tuple(value.shape)} for parameter {name!r} instead of "
                 f"{tuple(own[name].shape)}; pass tensors of the same model."
             )
+
+
+def check_state(kind: str, state: Any, keys: Set[str]) -> None:
+    """Raise ValueError unless a state has the entries that `state_dict` of a class returns."""
+    if not isinstance(state, Mapping) or not keys <= state.keys():
+        raise ValueError(
+            f"the state is not one of {kind}; pass what {kind}.state_dict() has returned."
+        )
+
+
+def check_controls(controls: Any) -> None:
+    """Raise ValueError unless a trainer got the controls of a client."""
+    if not isinstance(controls, Controls):
+        raise wrong("controls", controls, "Controls(model)")
 
 
 def finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -126,6 +161,8 @@ class Controls:
             optimizer = inner  # Accelerate and Lightning wrap the optimiser that has the hooks.
         parameters = trainable(self.model)
         _check_optimizer(optimizer, parameters)
+        if not isinstance(scaler, GradScaler | None):
+            raise wrong("scaler", scaler, "a torch.amp.GradScaler")
         check_names("the model", parameters, self.c_i)
         check_names("c", self.c_i if c is None else c, self.c_i)
         tag = self._settle(accepted)
@@ -160,9 +197,7 @@ class Controls:
             now.scaler.unscale_(now.optimizer)
         now.staged = {}
         for name, p in now.parameters.items():
-            if p.grad is None:
-                if not now.shift[name].any():
-                    continue  # No client has used this parameter; the optimiser skips it.
+            if p.grad is None:  # The optimiser would skip it, and its momentum would not move it.
                 p.grad = torch.zeros_like(p)
             now.staged[name] = p.grad.to(now.shift[name].dtype, copy=True)
             p.grad.copy_(now.staged[name] + now.shift[name])
@@ -204,6 +239,7 @@ class Controls:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; a round that was not ended is dropped."""
+        check_state("Controls", state, {"tag", "c_i", "pending"})
         pending = state["pending"]
         for saved in (state, pending) if pending else (state,):
             check_names("the state", saved["c_i"], self.c_i)
@@ -218,6 +254,8 @@ class Controls:
                 "begin() finds a c_i that was neither adopted nor dropped; call commit() when the "
                 "server has received a reply, or pass accepted= if replies can be lost."
             )
+        if not isinstance(accepted, str | None):
+            raise wrong("accepted", accepted, "the string that send() returned")
         known, _, tag = (self._accepted if accepted is None else accepted).partition("/")
         if self._pending is not None and known == self._pending[0]:
             self.commit()
@@ -288,6 +326,8 @@ def _check_unchanged(now: _Round) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise wrong("optimizer", optimizer, "an optimizer of torch.optim")
     if isinstance(optimizer, LBFGS):
         raise BadArgument(
             "optimizer",

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.torch.controls import Controls
+from trimtab.torch.controls import Controls, check_controls
 
 
 class ControlledTrainer:
@@ -32,8 +32,14 @@ class ControlledTrainer:
         accepted: str | None = None,
         **options: Any,
     ) -> None:
-        from transformers import TrainerCallback
+        from transformers import Trainer, TrainerCallback
 
+        check_controls(controls)
+        if not isinstance(self, Trainer):
+            raise ValueError(
+                f"{type(self).__name__} is no Trainer; make a class of both, as in "
+                "`class Mine(ControlledTrainer, Trainer): pass`."
+            )
         super().__init__(*args, **options)
         trainer: Any = self
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled

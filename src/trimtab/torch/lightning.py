@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from trimtab.torch.controls import Controls
+from trimtab.torch.controls import Controls, check_controls
 
 
 class LightningControls(Callback):  # type: ignore[misc]  # Lightning is not installed for mypy.
@@ -27,6 +27,7 @@ class LightningControls(Callback):  # type: ignore[misc]  # Lightning is not ins
         *,
         accepted: str | None = None,
     ) -> None:
+        check_controls(controls)
         self.controls, self.c, self.accepted = controls, c, accepted
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

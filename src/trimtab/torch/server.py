@@ -1,7 +1,9 @@
 """The server's side of a loop of one's own: x, c and which c_i of each client is in c."""
 
 from collections.abc import Mapping, Sequence
-from math import fsum, isfinite
+from math import fsum, inf, isfinite
+from numbers import Integral, Real
+from operator import index
 from secrets import token_hex
 from typing import Any
 
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 from trimtab.commit import START
 from trimtab.errors import BadArgument
-from trimtab.torch.controls import Named, check_names, finite, trainable, zeros
+from trimtab.torch.controls import Named, check_names, check_state, finite, trainable, wrong, zeros
 
 
 class ServerControls:
@@ -38,12 +40,14 @@ class ServerControls:
     """
 
     def __init__(self, model: nn.Module, N: int, weights: Sequence[float] | None = None) -> None:
-        weights = [1.0] * N if weights is None else [float(weight) for weight in weights]
-        if N < 1 or len(weights) != N:
-            raise BadArgument("N", f"{{N}} is {N} for {len(weights)} weights; pass one per client.")
-        if not all(isfinite(weight) and weight > 0 for weight in weights):
-            raise BadArgument("weights", "{weights} are not all positive; pass positive numbers.")
-        self.N, self.p = N, [weight / fsum(weights) for weight in weights]
+        if not isinstance(N, Integral) or N < 1:
+            raise wrong("N", N, "the number of all clients")
+        given = positive([1.0] * N if weights is None else weights)
+        if given is None:
+            raise wrong("weights", weights, "a list of positive numbers")
+        if len(given) != N:
+            raise BadArgument("N", f"{{N}} is {N} for {len(given)} weights; pass one per client.")
+        self.N, self.p = N, [weight / fsum(given) for weight in given]
         self.c = zeros(model)
         like = trainable(model)
         self.x = {name: p.detach().to(self.c[name], copy=True) for name, p in like.items()}
@@ -57,9 +61,7 @@ class ServerControls:
 
         A client that is asked again before it has replied answers the last request.
         """
-        if not 0 <= i < self.N:
-            raise BadArgument("i", f"{{i}} is {i}; pass a number from 0 to {self.N - 1}.")
-        self._check_new(i)
+        i = self._checked(i)
         self._asked[i] = token_hex(8)
         x = {name: value.to(self._dtypes[name], copy=True) for name, value in self.x.items()}
         return x, dict(self.c), f"{self._accepted[i]}/{self._asked[i]}"
@@ -72,13 +74,13 @@ class ServerControls:
         dc: what `Controls.end` returned.
         tag: `Controls.tag` after `end`.
         """
-        if self._asked.get(i) != tag:
+        i = self._checked(i)
+        if i not in self._asked or self._asked[i] != tag:
             raise BadArgument(
                 "tag",
                 f"the reply of client {i} is not to the last send({i}) of this round; drop it if "
                 "it is late, otherwise pass accepted= to begin() and the {tag} after end().",
             )
-        self._check_new(i)
         for what, given in ((f"dx of client {i}", dx), (f"dc of client {i}", dc)):
             check_names(what, given, self.x)
             if not finite(given):
@@ -94,6 +96,8 @@ class ServerControls:
 
         eta_g: the server's step size; default 1.
         """
+        if not (isinstance(eta_g, Real) and 0 <= eta_g < inf):
+            raise wrong("eta_g", eta_g, "a number that is zero or positive")
         # In the order of the clients, so that the bits do not depend on which one was faster.
         replies = sorted(self._replies.items())
         share = fsum(self.p[i] for i, _ in replies) or 1.0
@@ -110,6 +114,7 @@ class ServerControls:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; requests without a reply are dropped."""
+        check_state("ServerControls", state, {"x", "c", "accepted"})
         for part in ("x", "c"):
             check_names(f"{part} of the state", state[part], self.x)
         if len(state["accepted"]) != self.N:
@@ -118,6 +123,25 @@ class ServerControls:
         self._accepted = list(state["accepted"])
         self._asked, self._replies = {}, {}
 
-    def _check_new(self, i: int) -> None:
-        if i in self._replies:
-            raise ValueError(f"client {i} has replied in this round; call step() to end the round.")
+    def _checked(self, i: int) -> int:
+        """Return the number of a client that has not replied in this round."""
+        try:
+            number = index(i)  # also of the tensors that torch.randperm gives
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.N:
+            raise wrong("i", i, f"a number from 0 to {self.N - 1}")
+        if number in self._replies:
+            raise ValueError(
+                f"client {number} has replied in this round; call step() to end the round."
+            )
+        return number
+
+
+def positive(weights: Any) -> list[float] | None:
+    """Return weights as floats; None if they are not all positive numbers."""
+    try:
+        found = [] if isinstance(weights, Mapping) else [float(weight) for weight in weights]
+    except (TypeError, ValueError):
+        return None
+    return found if found and all(isfinite(w) and w > 0 for w in found) else None

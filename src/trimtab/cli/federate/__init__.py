@@ -48,8 +48,8 @@ class _Federate(LazyGroup):
     """Raises ValueError with one sentence if Flower is not installed."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        # find_spec finds Flower without importing it.
-        if find_spec("cryptography") is None or find_spec("flwr") is None:
+        # find_spec finds them without importing them.
+        if not all(map(find_spec, ("cryptography", "flwr", "prometheus_client"))):
             raise ValueError(
                 "`trimtab federate` needs Flower; run `pip install 'trimtab[federation]'`."
             )

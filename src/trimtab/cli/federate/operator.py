@@ -13,16 +13,15 @@ from rich.console import Console
 
 from trimtab.algorithms.registry import NAMES
 from trimtab.cli.federate.output import (
+    Watch,
     experiment_option,
     folder_argument,
     json_option,
-    log_style,
     page_of_job,
     page_so_far,
     path_type,
     print_instructions,
     print_line,
-    serving_metrics,
     until_stopped,
     watching_options,
 )
@@ -40,11 +39,12 @@ from trimtab.federation.storage.journal import KEEP
 if TYPE_CHECKING:
     from trimtab.core import Algorithm
     from trimtab.federation.events import AuditDone, Ended
-    from trimtab.federation.log import LogStyle
     from trimtab.federation.setup.job import Job
 
-# The choices when a site has lost its control variate; docs/federation.md explains them.
+# The choices when a site has lost its control variate; docs/commit-protocol.md explains them.
 _LOST = click.Choice(["restore", "restart", "refuse"])
+# The options of `server` that say how a run goes; the others are of the algorithm.
+_OF_RUN = ("R", "target", "min_sites", "round_timeout", "seed", "on_lost_state", "keep")
 
 
 @click.command()
@@ -127,20 +127,11 @@ def server(
     folder: Path,
     algorithm: str,
     experiment: str | None,
-    R: int,
-    target: float | None,
-    min_sites: int | None,
-    round_timeout: float,
-    seed: int,
-    on_lost_state: str,
-    keep: int,
     bind: str | None,
-    log_json: bool,
-    log_size: float | None,
-    metrics_port: int | None,
+    watch: Watch,
     as_json: bool,
     live: bool,
-    **hyper: Any,
+    **options: Any,
 ) -> None:
     """Run an algorithm over the sites of the federation in DIR."""
     from trimtab.federation.setup.job import start_job, state_of
@@ -149,24 +140,14 @@ def server(
     federation = Federation.read(folder)
     # Reading the problem file may register the algorithm.
     _ = federation.problem
-    chosen = algorithm_of(algorithm, hyper, click.get_current_context().meta[OWN])
+    of_run = {name: options.pop(name) for name in _OF_RUN}
+    chosen = algorithm_of(algorithm, options, click.get_current_context().meta[OWN])
     # Over real networks bytes count: SCAFFOLD uploads dx alone unless --no-lean is given.
-    if hyper["lean"] is None:
+    if options["lean"] is None:
         chosen = _lean(chosen)
-    job = start_job(
-        federation,
-        chosen,
-        R=R,
-        target=target,
-        min_sites=min_sites,
-        round_timeout=round_timeout,
-        seed=seed,
-        on_lost_state=on_lost_state,
-        state="state" if experiment is None else state_of(folder, experiment),
-        keep=keep,
-    )
-    style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live)
+    state = "state" if experiment is None else state_of(folder, experiment)
+    job = start_job(federation, chosen, state=state, **of_run)
+    outcome = _serve(folder, job, bind, watch, live)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -188,9 +169,7 @@ def resume(
     experiment: str | None,
     restart_controls: bool,
     bind: str | None,
-    log_json: bool,
-    log_size: float | None,
-    metrics_port: int | None,
+    watch: Watch,
     as_json: bool,
     live: bool,
     **changes: Any,
@@ -207,8 +186,7 @@ def resume(
         _ = federation.problem  # It may register the algorithm.
         with Lock(folder / job.state):
             controls.restart_controls(folder / job.state, job.keep)
-    style = log_style(log_json, log_size)
-    outcome = _serve(folder, job, bind, style, metrics_port, live)
+    outcome = _serve(folder, job, bind, watch, live)
     _show_summary(folder, job, outcome, as_json)
 
 
@@ -257,50 +235,36 @@ def _serve(
     folder: Path,
     job: "Job",
     bind: str | None,
-    style: "LogStyle | None" = None,
-    metrics_port: int | None = None,
+    watch: Watch = Watch(),  # noqa: B008
     live: bool = False,
 ) -> _Outcome:
     """Run a server until its job is done, when no other experiment runs, and show its events."""
-    from trimtab.federation.setup.job import turn
-
-    console = Console(stderr=True, emoji=False)
-    with turn(folder, job, lambda sentence: print_line(console, sentence)):
-        return _serve_now(folder, job, bind, style, metrics_port, live, console)
-
-
-def _serve_now(
-    folder: Path,
-    job: "Job",
-    bind: str | None,
-    style: "LogStyle | None",
-    metrics_port: int | None,
-    live: bool,
-    console: Console,
-) -> _Outcome:
     from trimtab.algorithms.registry import decode
     from trimtab.federation.events import AuditDone, RoundCommitted, round_text
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.observed import OperatorView
+    from trimtab.federation.processes.metrics import OperatorView
     from trimtab.federation.processes.operator import OperatorProcess
-    from trimtab.federation.setup.job import warnings_of
+    from trimtab.federation.setup.job import turn, warnings_of
     from trimtab.federation.setup.operator import Federation
     from trimtab.report.federation import write_federation
 
-    process, outcome = OperatorProcess(folder, bind), _Outcome()
-    today = None
+    console, outcome, today = Console(stderr=True, emoji=False), _Outcome(), None
+
+    def show(line: str) -> None:
+        print_line(console, line)
+
     # The contexts end in reverse order: the log is closed after the processes.
-    with (
-        users_output(),
-        attached(folder / "logs" / "server.log", style=style),
-        until_stopped(process.stop, process.close),
-        attached(follow=lambda line: print_line(console, line)),
-        closing(OperatorView(process, job.R)) as view,
-        LivePage(page_of_job(folder, job), lambda: page_so_far(folder, job), live) as page,
-        ExitStack() as stack,
-    ):
-        if metrics_port is not None:
-            stack.enter_context(serving_metrics(metrics_port, view))
+    with ExitStack() as stack:
+        stack.enter_context(turn(folder, job, show))
+        process = OperatorProcess(folder, bind)
+        stack.enter_context(users_output())
+        stack.enter_context(attached(folder / "logs" / "server.log", style=watch.style))
+        stack.enter_context(until_stopped(process.stop, process.close))
+        stack.enter_context(attached(follow=show))
+        view = stack.enter_context(closing(OperatorView(process, job.R)))
+        live_page = LivePage(page_of_job(folder, job), lambda: page_so_far(folder, job), live)
+        page = stack.enter_context(live_page)
+        stack.enter_context(watch.serving(view))
         page.update("no round is committed yet")
         process.start()
         LOGGER.info(f"{decode(job.algorithm)}; {job.R} rounds at most.")
@@ -314,7 +278,7 @@ def _serve_now(
                     LOGGER.warning(sentence)
             view.note(event)
             if isinstance(event, RoundCommitted):
-                print_line(console, round_text(event))
+                show(round_text(event))
                 page.update(f"round {event.r} of at most {job.R}")
             elif isinstance(event, AuditDone):
                 outcome.audit = event

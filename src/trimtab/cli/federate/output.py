@@ -4,21 +4,20 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trimtab.errors import BadArgument
-
 if TYPE_CHECKING:
     from rich.console import Console
 
     from trimtab.federation.log import LogStyle
-    from trimtab.federation.processes.observed import OperatorView, SiteView
+    from trimtab.federation.processes.metrics import OperatorView, SiteView
     from trimtab.federation.setup.job import Job
     from trimtab.federation.setup.operator import Federation
 
@@ -31,8 +30,43 @@ experiment_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
+@dataclass(frozen=True)
+class Watch:
+    """How a server or site is watched: by its log and its metrics."""
+
+    log_json: bool = False
+    log_size: float | None = None  # megabytes
+    metrics_port: int | None = None
+
+    @property
+    def style(self) -> "LogStyle":
+        """The format of the log, and its size in bytes."""
+        from trimtab.federation.log import LogStyle
+
+        return LogStyle(self.log_json, None if self.log_size is None else int(self.log_size * 1e6))
+
+    @contextmanager
+    def serving(self, view: "OperatorView | SiteView") -> Iterator[None]:
+        """Serve /healthz and /metrics if there is a port for them, and log their address."""
+        from trimtab.federation.log import LOGGER
+        from trimtab.federation.processes.metrics import MetricsPage
+
+        if self.metrics_port is None:
+            yield
+            return
+        with closing(MetricsPage(self.metrics_port, view)) as page:
+            LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
+            yield
+
+
 def watching_options(command: Any) -> Any:
-    """Add the options of logs and metrics."""
+    """Add the options of logs and metrics, which the command gets as `watch`."""
+
+    @wraps(command)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        how = {name.name: options.pop(name.name) for name in fields(Watch)}
+        return command(*arguments, watch=Watch(**how), **options)
+
     options = (
         click.option(
             "--log-json", is_flag=True, help="Write the log as JSON, one object per line."
@@ -50,15 +84,8 @@ def watching_options(command: Any) -> Any:
     )
     # Decorators apply from the last to the first.
     for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def log_style(log_json: bool, log_size: float | None) -> "LogStyle":
-    """Return the format of the log, and its size in bytes from megabytes."""
-    from trimtab.federation.log import LogStyle
-
-    return LogStyle(log_json, None if log_size is None else int(log_size * 1e6))
+        watched = option(watched)
+    return watched
 
 
 def print_line(console: "Console", line: str) -> None:
@@ -80,26 +107,6 @@ def print_instructions(federation: "Federation", names: list[str]) -> None:
             f"it; key {fingerprint(federation.sites[name])}."
         )
     click.echo("There: tar xzf SITE.tar.gz && trimtab federate site SITE --data PATH")
-
-
-@contextmanager
-def serving_metrics(port: int, view: "OperatorView | SiteView") -> Iterator[None]:
-    """Serve /healthz and /metrics, and log their address."""
-    from trimtab.federation.log import LOGGER
-
-    try:
-        from trimtab.federation.processes.metrics_page import MetricsPage
-    except ModuleNotFoundError:
-        raise BadArgument(
-            "metrics_port",
-            "{metrics_port} needs prometheus_client; run `pip install 'trimtab[federation]'`.",
-        ) from None
-    page = MetricsPage(port, view.samples, view.troubles)
-    LOGGER.info(f"metrics at http://127.0.0.1:{page.port}/metrics")
-    try:
-        yield
-    finally:
-        page.close()
 
 
 @contextmanager

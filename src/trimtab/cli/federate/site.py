@@ -2,19 +2,18 @@
 
 import json
 import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from trimtab.cli.federate.output import (
+    Watch,
     folder_argument,
     json_option,
-    log_style,
     path_type,
     print_line,
-    serving_metrics,
     until_stopped,
     watching_options,
     write_demo_page,
@@ -36,23 +35,20 @@ def site(
     folder: Path,
     data: Path,
     proxy: str | None,
-    log_json: bool,
-    log_size: float | None,
-    metrics_port: int | None,
+    watch: Watch,
 ) -> None:
     """Run the site of the folder DIR, which came in an archive, with the data at PATH."""
     from trimtab.federation.log import LOGGER, attached
-    from trimtab.federation.processes.observed import SiteView
+    from trimtab.federation.processes.metrics import SiteView
     from trimtab.federation.processes.site import SiteProcess, serve
 
-    console, style = Console(stderr=True, emoji=False), log_style(log_json, log_size)
+    console = Console(stderr=True, emoji=False)
     # The log is opened before the process starts and closed after it has ended.
-    with attached(folder / "logs" / "site.log", lambda line: print_line(console, line), style):
+    log = folder / "logs" / "site.log"
+    with attached(log, lambda line: print_line(console, line), watch.style):
         process = SiteProcess(folder, data, proxy)
-        with until_stopped(process.stop, process.close), ExitStack() as stack:
-            view = SiteView(process)
-            if metrics_port is not None:
-                stack.enter_context(serving_metrics(metrics_port, view))
+        view = SiteView(process)
+        with until_stopped(process.stop, process.close), watch.serving(view):
             serve(process, view.note)
         LOGGER.info(f"site {process.site_folder.name} has stopped.")
 

@@ -11,7 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trimtab._processes import Child, tail
+from trimtab._processes import Child
 from trimtab.algorithms import FedAvg, Scaffold
 from trimtab.algorithms.registry import encode
 from trimtab.core import Algorithm
@@ -163,8 +163,8 @@ def _run(
         else:
             ended = event
         for site in sites:
-            if not site.alive:
-                raise RuntimeError(f"{site.name} ended ({tail(site.output)}).")
+            if site.process is not None and (code := site.process.poll()) is not None:
+                raise RuntimeError(f"{site.name} ended ({site.last_words(code)}).")
     if operator.interrupted:
         raise KeyboardInterrupt
     return summary_of(federation.folder / state, ended, audit)

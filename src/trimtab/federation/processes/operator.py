@@ -15,7 +15,7 @@ from typing import IO
 import httpx
 
 from trimtab._files import Lock, write_json
-from trimtab._processes import Child, json_lines, tail
+from trimtab._processes import Child, json_lines
 from trimtab.errors import BadArgument
 from trimtab.federation.events import (
     Ended,
@@ -29,17 +29,12 @@ from trimtab.federation.events import (
     to_json,
 )
 from trimtab.federation.log import log_facts
-from trimtab.federation.message import Message
 from trimtab.federation.processes.ports import addresses_of, free_port, listener
-from trimtab.federation.processes.rounds import Assignment
 from trimtab.federation.processes.superlink import (
     SuperLinkProcess,
     damage,
-    delete_databases,
-    set_aside,
-    set_aside_if_damaged,
+    delete_database,
 )
-from trimtab.federation.processes.worker import send
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
 from trimtab.federation.setup.site import secret
@@ -59,7 +54,7 @@ _READY = 60.0  # the SuperLink answers within <= this many seconds
 _ASK = 10.0  # it is asked whether it still does every >= this many seconds
 _DEAF = 60.0  # if it has not answered for > 60 seconds, and has not computed either, it is ended
 _STUCK = 30.0  # the rounds are ended if they neither beat nor compute for > 30 seconds
-_SUSPECT = 4  # its database is set aside if it dies >= 4 times without an answer between
+_SUSPECT = 4  # its database is made anew if it dies >= 4 times without an answer between
 _HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
@@ -125,45 +120,55 @@ class OperatorProcess:
                 "{bind:ADDRESS}.",
                 port=self.federation.port,
                 address=" and ".join(addresses),
-                why=error.strerror or error,
+                why=str(error.strerror or error).partition(" (while")[0],
             ) from None
         return opened
 
     def start(self) -> None:
-        """Start the SuperLink, let the sites' keys in, and open the port."""
-        database = self.federation.folder / DATABASE
-        set_aside_if_damaged(database)
-        self.superlink.start()
+        """Start the SuperLink, and let the sites' keys in.
+
+        If it ends or does not answer, it is started once more.
+        """
+        # No round is lost with the messages of a server that was killed.
+        delete_database(self.federation.folder / DATABASE)
         try:
-            wait_until(self._answers, _READY, "the SuperLink did not answer")
-        except ValueError:
-            if not database.exists():
-                raise
+            self._start_superlink()
+        except ValueError as error:
+            log.warning(f"{error} It is started once more.")
             self.superlink.stop()
-            set_aside(database)
-            self.superlink.start()
-            wait_until(self._answers, _READY, "the SuperLink did not answer")
-        self.superlink.listen()
+            with self._end_logged():
+                self._start_superlink()
         self._tender.start()
         threading.Thread(target=self._ask_superlink, name="asks", daemon=True).start()
         write_json(self.federation.folder / "run" / "live.json", {"pid": os.getpid()})
+
+    def _start_superlink(self) -> None:
+        self.superlink.start()
+        wait_until(self._answers, _READY, "the SuperLink did not answer")
 
     def events(self, job: Job) -> Iterator[Event]:
         """Do a job, and go through what the rounds tell; start again what dies.
 
         However it ends, the log says so.
         """
-        try:
+        with self._end_logged():
             yield from self._events_of(job)
+        log.info("the run was stopped." if self.interrupted else "the run has ended.")
+
+    @contextlib.contextmanager
+    def _end_logged(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             log.error(f"the run has ended: {str(error).rstrip('.') or type(error).__name__}.")
             raise
-        log.info("the run was stopped." if self.interrupted else "the run has ended.")
+        except BaseException:  # A second Ctrl-C, or an error of who reads the events.
+            log.error("the run has ended: it was interrupted.")
+            raise
 
     def _events_of(self, job: Job) -> Iterator[Event]:
-        assignment = Message(Assignment(job, self.federation.folder, self.port).to_json())
         died = 0
-        self._begin(assignment)
+        self._begin(job)
         while True:
             if self.stop.is_set():
                 self.interrupted = True
@@ -187,7 +192,7 @@ class OperatorProcess:
                 log.warning(
                     f"the process of the rounds died ({how}); it goes on from the last commit."
                 )
-                self._restart(assignment)
+                self._restart(job)
             elif isinstance(event, Line):
                 log.log(logging.WARNING if event.warning else logging.INFO, event.line)
             elif isinstance(event, Failed):
@@ -209,8 +214,7 @@ class OperatorProcess:
             self._tender.join()
         self.rounds.stop()
         self.superlink.close()
-        if not self.interrupted:
-            delete_databases(self.federation.folder / DATABASE)
+        delete_database(self.federation.folder / DATABASE)
         (self.federation.folder / "run" / "live.json").unlink(missing_ok=True)
         self._lock.release()
 
@@ -222,8 +226,10 @@ class OperatorProcess:
                 self._deaths += 1
                 how = self.superlink.last_words(code)
                 log.warning(f"the SuperLink died ({how}); it is started again soon.")
-                if self._deaths >= _SUSPECT or damage(self.federation.folder / DATABASE):
-                    set_aside(self.federation.folder / DATABASE)
+                database = self.federation.folder / DATABASE
+                if self._deaths >= _SUSPECT or damage(database):
+                    log.warning(f"{database} cannot be used; it is made anew (no round is lost).")
+                    delete_database(database)
                     self._deaths = 0
             for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):
                 if child.is_hung(patience):
@@ -242,8 +248,9 @@ class OperatorProcess:
                     self._deaths = 0
 
     def _answers(self) -> bool:
-        if not self.superlink.alive:
-            raise ValueError(f"the SuperLink ended ({tail(self.superlink.output)}).")
+        process = self.superlink.process
+        if process is not None and (code := process.poll()) is not None:
+            raise ValueError(f"the SuperLink ended ({self.superlink.last_words(code)}).")
         return len(self._superlink_of(self.federation).nodes_of(self.federation.sites)) > 0
 
     def _superlink_of(self, federation: Federation) -> SuperLink:
@@ -262,20 +269,22 @@ class OperatorProcess:
         self.superlink.admit(now.sites)
         self._read_at = changed
 
-    def _begin(self, assignment: Message) -> None:
+    def _begin(self, job: Job) -> None:
         self.rounds.start()
-        send(self.rounds.stdin, assignment)
+        folder = str(self.federation.folder)
+        # A process that ends before it reads this is started again, like one that ends later.
+        self.rounds.send({"job": job.to_json(), "folder": folder, "port": self.port})
         reader = threading.Thread(
             target=self._read, args=(self.rounds.stdout,), name="rounds", daemon=True
         )
         reader.start()
 
-    def _restart(self, assignment: Message) -> None:
+    def _restart(self, job: Job) -> None:
         while self.rounds.process is not None and self.rounds.supervise() is None:
             time.sleep(0.1)
         self.stop.wait(1.0)
         if not self.stop.is_set():
-            self._begin(assignment)
+            self._begin(job)
 
     def _read(self, pipe: IO[bytes]) -> None:
         for told in json_lines(pipe):

@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 from trimtab.errors import BadArgument
 from trimtab.federation.log import printable
 
+_BACKLOG = 256  # <= this many connections wait until they are accepted
+
 
 def check_proxy(address: str) -> None:
     """Refuse what is no address of an HTTP proxy.
@@ -46,18 +48,11 @@ def addresses_of(hosts: Sequence[str]) -> list[str]:
 
 
 def listener(address: str, port: int) -> socket.socket:
-    """Return a socket that is bound and does not listen yet; :: is for IPv4 as well."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            only = int(address != "::" or not socket.has_dualstack_ipv6())
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
-        made.bind((address, port))
-        # From here on the port is ours alone, although nobody listens at it yet.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except BaseException:
-        made.close()
-        raise
-    return made
+    """Return a socket that listens; :: is for IPv4 as well, where the system can do that."""
+    six = ":" in address
+    return socket.create_server(
+        (address, port),
+        family=socket.AF_INET6 if six else socket.AF_INET,
+        backlog=_BACKLOG,
+        dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
+    )

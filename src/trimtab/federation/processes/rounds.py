@@ -1,46 +1,37 @@
 """The process that runs the rounds: the coordinator on one side, the transport on the other.
 
-It is told what to do through its standard input (one message), and tells what happens on its
+It is told what to do in a line of JSON on its standard input, and tells what happens on its
 standard output, one event a line. If it dies, it is started again and goes on from the
 coordinator's checkpoint, in a new run of Flower.
 """
 
 import json
 import logging
-import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
 
 import torch
 
-from trimtab._processes import start_heartbeat
+from trimtab._processes import Teller, start_heartbeat
 from trimtab.algorithms.registry import decode
 from trimtab.core import nbytes
 from trimtab.federation.events import (
-    AuditDone,
-    Ended,
     Event,
     Failed,
-    Line,
     ReplySize,
-    RoundCommitted,
     to_json,
 )
 from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.message import Message
-from trimtab.federation.processes.worker import receive
-from trimtab.federation.protocol.attempt import FederatedRound
+from trimtab.federation.protocol.attempt import Terms
 from trimtab.federation.protocol.checks import defined_metrics
-from trimtab.federation.protocol.controls import Audit, has_controls
+from trimtab.federation.protocol.controls import has_controls
 from trimtab.federation.protocol.coordinator import Coordinator
 from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Terms
 from trimtab.federation.protocol.statistics import Layers
 from trimtab.federation.setup.job import Job
 from trimtab.federation.setup.operator import Federation
@@ -59,65 +50,31 @@ _CLOSE = 90.0  # at the end they are waited for <= 90 s: one that crashed comes 
 _PAUSE = 0.5  # sites that did not answer at the end are asked again >= this many seconds later
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What this process is told to do: a job, in an operator's folder, with the SuperLink there."""
-
-    job: Job
-    folder: Path
-    port: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as the header of a message."""
-        return {"job": self.job.to_json(), "folder": str(self.folder), "port": self.port}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Assignment":
-        """Return what `to_json` wrote."""
-        return cls(Job.from_json(content["job"]), Path(content["folder"]), content["port"])
-
-
-class _Events(logging.Handler):
-    """Tells events, and log lines as such."""
-
-    def __init__(self, out: IO[str]) -> None:
-        super().__init__()
-        self.out = out
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage().rstrip(".") + "."
-        self.tell(Line(line, warning=record.levelno >= logging.WARNING))
-
-    def tell(self, event: Event | Line | Failed | ReplySize) -> None:
-        self.out.write(json.dumps(to_json(event)) + "\n")
-        self.out.flush()
-
-
 def main() -> None:
-    """Do one job: a run, or an audit."""
+    """Do the job that standard input names: a run, or an audit."""
     start_heartbeat()
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the user's file prints goes to the log
+    teller = Teller.of_stdout()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-    events = _Events(out)
-    message = receive(sys.stdin.buffer)
-    if message is None:
+    line = sys.stdin.readline()
+    if not line:
         sys.exit(1)
+    asked = json.loads(line)
     LOGGER.propagate = False  # the root logger belongs to problem.py
     try:
-        with handled(events):
-            _do(Assignment.from_json(message.header), events)
+        with handled(teller):
+            federation = Federation.read(Path(asked["folder"]))
+            for event in _events(federation, asked["port"], Job(**asked["job"])):
+                teller.tell(**to_json(event))
     except (ValueError, ArithmeticError) as error:
-        events.tell(Failed.of(error))
+        teller.tell(**to_json(Failed.of(error)))
         sys.exit(2)
 
 
-def _do(assignment: Assignment, events: _Events) -> None:
-    federation, job = Federation.read(assignment.folder), assignment.job
+def _events(federation: Federation, port: int, job: Job) -> Iterator[Event | ReplySize]:
     folder = federation.folder
-    superlink = SuperLink(assignment.port, federation.keys / "ca.crt", folder / "secret")
+    superlink = SuperLink(port, federation.keys / "ca.crt", folder / "secret")
     coordinator = coordinator_of(federation, job)
-    events.tell(ReplySize(largest_reply(coordinator)))
+    yield ReplySize(largest_reply(coordinator))
     try:
         with superlink.run(last=folder / "run" / "flower-run") as run:
             fleet = Fleet(run, superlink.nodes_of)
@@ -125,20 +82,27 @@ def _do(assignment: Assignment, events: _Events) -> None:
             names = list(federation.sites)
             fleet.wait_for(names, len(names), _GATHER)
             if job.kind == "run":
-                _run(coordinator, RosterFile(folder), fleet, job, events)
+                yield from events_of_run(coordinator, RosterFile(folder), fleet, job)
             else:
-                events.tell(audit_done(coordinator.audit(partial(_ask_all, fleet))))
+                yield coordinator.audit(partial(_ask_all, fleet))
     finally:
         coordinator.close()
 
 
-def _run(
-    coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job, events: _Events
-) -> None:
-    keys = KeyChanges(roster, transport)
+def events_of_run(
+    coordinator: Coordinator, roster: RosterFile, transport: Transport, job: Job
+) -> Iterator[Event]:
+    """Run rounds to the end, and audit the controls; sites come and go as the roster says."""
+    seen = roster.read().sites
 
     def ask(requests: Mapping[str, Message], timeout: float) -> Iterator[tuple[str, Message]]:
-        keys.follow()
+        nonlocal seen
+        # A site may get another key between two attempts at a round.
+        before, seen = seen, roster.read().sites
+        changed = {name: key for name, key in seen.items() if before.get(name, key) != key}
+        if changed:
+            transport.admit(changed)
+            log.info(f"{', '.join(changed)} has another key from now on.")
         if any(request["kind"] in ("statistics", "evaluate") for request in requests.values()):
             yield from _ask_all(transport, requests, timeout)
         else:
@@ -151,12 +115,12 @@ def _run(
     if coordinator.journal:
         _follow_roster(coordinator, roster, transport)
     for done in coordinator.run(ask):
-        events.tell(round_committed(done))
+        yield done
         _follow_roster(coordinator, roster, transport)
     if has_controls(coordinator.standing):
-        events.tell(audit_done(coordinator.audit(partial(_ask_all, transport))))
+        yield coordinator.audit(partial(_ask_all, transport))
     assert coordinator.outcome is not None
-    events.tell(Ended(**vars(coordinator.outcome)))
+    yield coordinator.outcome
 
 
 def _ask_all(
@@ -192,18 +156,18 @@ def _follow_roster(coordinator: Coordinator, file: RosterFile, transport: Transp
     if not leaving and not coming:
         return
     transport.admit(roster.sites)
-    try:
-        for name in leaving:
-            coordinator.leave(transport.ask, name)
-            log.info(f"site {name} has left.")
-            file.forget(name)
-        online = transport.online()
-        for name in coming:
-            if name in online:
+    online = transport.online()
+    for name in (*leaving, *(name for name in coming if name in online)):
+        try:
+            if name in leaving:
+                coordinator.leave(transport.ask, name)
+                file.forget(name)
+            else:
                 coordinator.join(transport.ask, name)
-                log.info(f"site {name} has joined.")
-    except ValueError as error:
-        log.warning(str(error))
+        except ValueError as error:  # It concerns this site alone.
+            log.warning(str(error))
+        else:
+            log.info(f"site {name} has {'left' if name in leaving else 'joined'}.")
 
 
 def coordinator_of(federation: Federation, job: Job) -> Coordinator:
@@ -241,39 +205,8 @@ def largest_reply(coordinator: Coordinator) -> int:
     return max(nbytes(tree) for tree in (like.client, *(e.upload for e in like.exchanges)))
 
 
-def round_committed(done: FederatedRound) -> RoundCommitted:
-    """Return what is told of a round."""
-    facts = {k: v for k, v in vars(done).items() if k not in ("x", "server", "cohort")}
-    return RoundCommitted(cohort=list(done.cohort), **facts)
-
-
-def audit_done(audit: Audit) -> AuditDone:
-    """Return what is told of an audit."""
-    return AuditDone(ok=audit.ok, **asdict(audit))
-
-
-# -- the roster while rounds run
-
-
 def terms_of(federation: Federation) -> Callable[[], Terms]:
     """Return what tells the terms of now: the problem file is that of the start."""
     problem = digest_of((federation.folder / "problem.py").read_bytes())
     roster = RosterFile(federation.folder)
     return lambda: Terms(problem, roster.read().fingerprints)
-
-
-class KeyChanges:
-    """Lets a transport know when a site has another key, also between two attempts at a round."""
-
-    def __init__(self, roster: RosterFile, transport: Transport) -> None:
-        self.roster, self.transport = roster, transport
-        self.seen: Mapping[str, str] = roster.read().sites
-
-    def follow(self) -> None:
-        """Look at the roster again."""
-        now = self.roster.read().sites
-        changed = {name: key for name, key in now.items() if self.seen.get(name, key) != key}
-        if changed:
-            self.transport.admit(changed)
-            log.info(f"{', '.join(changed)} has another key from now on.")
-        self.seen = now

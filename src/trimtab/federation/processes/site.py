@@ -86,13 +86,14 @@ class SiteProcess:
         started again; a ValueError is the reason that it reported.
         """
         while not self.stop.is_set():
+            self.worker.child.supervise()
+            if not self.worker.child.alive:
+                self.stop.wait(0.1)
+                continue
             try:
-                return self.worker.start()
+                return self.worker.ready()
             except WorkerGone as gone:
                 log.warning(f"the worker ended while it started ({gone}); it is started again.")
-                self.worker.child.back_off()
-                while not self.stop.wait(0.1) and not self.worker.child.alive:
-                    self.worker.child.supervise()
         return None
 
     def requests(self) -> Iterator[AnsweredRequest]:
@@ -155,15 +156,9 @@ class SiteProcess:
 
     def _revive(self) -> None:
         while not self.stop.is_set():
-            self.worker.child.supervise()
-            if not self.worker.child.alive:
-                self.stop.wait(0.2)
-                continue
             try:
-                self.worker.start()
+                self.start()
                 return
-            except WorkerGone:
-                continue
             except ValueError as error:
                 log.warning(f"the worker cannot start: {error}")
                 self.worker.child.back_off()

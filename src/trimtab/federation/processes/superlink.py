@@ -2,12 +2,11 @@
 
 import contextlib
 import logging
-import os
 import queue
 import socket
 import sqlite3
 import threading
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,13 +14,11 @@ from typing import IO
 
 from trimtab._processes import Child, json_lines
 from trimtab.federation.events import Traffic
-from trimtab.federation.transport.flower.connections import listen_at
 from trimtab.federation.transport.flower.superlink import Settings
 
 log = logging.getLogger("trimtab.federation.processes")
 
 _ANSWER = 5.0  # it tells what it has counted within <= 5 seconds
-_BESIDE = ("", "-wal", "-shm", "-journal")  # the files of one database end like this
 
 
 class SuperLinkProcess(Child):
@@ -46,23 +43,18 @@ class SuperLinkProcess(Child):
         self.listeners, self.settings = list(listeners), settings
         self.public_port = int(self.listeners[0].getsockname()[1])
         self.seen: dict[str, float] = {}  # when each site was let in last, as time.time() tells
-        self._before, self._now = Traffic(), Traffic()  # of processes that ended, and of this one
+        self._before, self.told = Traffic(), Traffic()  # bytes when it was started, and by now
         self._counted: queue.Queue[None] = queue.Queue()
         self._asking = threading.Lock()  # Several threads ask what was counted.
 
     def start(self) -> None:
         """Start it; sites reach it through the sockets that this process has."""
-        self._before, self._now = self.traffic_so_far(), Traffic()
+        self._before = self.told
         super().start()
         threading.Thread(
             target=self._read, args=(self.stdout,), name="superlink", daemon=True
         ).start()
         self.send(asdict(self.settings))
-
-    def listen(self) -> None:
-        """Let sites connect."""
-        for listener in self.listeners:
-            listen_at(listener)
 
     def admit(self, sites: Mapping[str, str]) -> None:
         """Let in these sites, by their public keys, and nobody else."""
@@ -83,11 +75,7 @@ class SuperLinkProcess(Child):
             if self.send({"count": True}):
                 with contextlib.suppress(queue.Empty):
                     self._counted.get(timeout=_ANSWER)
-            return self.traffic_so_far()
-
-    def traffic_so_far(self) -> Traffic:
-        """Return what was told last."""
-        return Traffic(_sum(self._before.up, self._now.up), _sum(self._before.down, self._now.down))
+            return self.told
 
     def close(self) -> None:
         """End it, and give up the port."""
@@ -100,12 +88,13 @@ class SuperLinkProcess(Child):
             if "line" in told:
                 log.log(logging.WARNING if told["warning"] else logging.INFO, told["line"])
             else:
-                self._now, self.seen = Traffic(told["up"], told["down"]), told["seen"]
+                before = self._before
+                self.told = Traffic(
+                    dict(Counter(before.up) + Counter(told["up"])),
+                    dict(Counter(before.down) + Counter(told["down"])),
+                )
+                self.seen |= told["seen"]
                 self._counted.put(None)
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 # -- the database: it holds messages on their way, and can be made anew at any time
@@ -128,26 +117,7 @@ def damage(path: Path) -> str:
     return "" if found == "ok" else str(found)
 
 
-def set_aside_if_damaged(path: Path) -> None:
-    """Set a database aside that cannot be read."""
-    if damage(path):
-        set_aside(path)
-
-
-def set_aside(path: Path) -> None:
-    """Rename a database, so that a new one is made; sites connect to it by themselves."""
-    if not path.exists():
-        return
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-    for end in _BESIDE:
-        if path.with_name(path.name + end).exists():
-            os.replace(path.with_name(path.name + end), aside.with_name(aside.name + end))
-    log.warning(
-        f"{path} cannot be used; it is set aside as {aside.name} and made anew (no round is lost)."
-    )
-
-
-def delete_databases(path: Path) -> None:
-    """Delete a database and the copies that were set aside: they hold updates of sites."""
+def delete_database(path: Path) -> None:
+    """Delete a database: it holds updates of sites, and nothing that a round needs."""
     for each in path.parent.glob(f"{path.name}*"):
         each.unlink()

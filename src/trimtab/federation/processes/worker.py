@@ -50,10 +50,8 @@ class Worker:
     def __init__(self, child: Child) -> None:
         self.child = child
 
-    def start(self) -> Ready:
-        """Start it and wait until it has read the data; a ValueError says why it cannot."""
-        if not self.child.alive:
-            self.child.start()
+    def ready(self) -> Ready:
+        """Wait until it has read the data; a ValueError says why it cannot."""
         first = self._receive()
         if "event" in first.header:
             failed = events.from_json(first.header)

@@ -7,6 +7,8 @@ The server names experiments and branches, so they are counted together, for eac
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -54,12 +56,12 @@ class Answers:
         self._entries = read_chain(folder / SENT)
         self._head = self._entries[-1].digest if self._entries else ""
         self._experiments: dict[str, _Experiment] = {}
-        self._spent: Counter[tuple[str, str]] = Counter()  # by what is counted, and problem file
+        self._spent: Counter[tuple[str, str]] = Counter()  # by entries of the policy
         for entry in self._entries:
             self._count(entry.line)
         self._entries.clear()
 
-    def seen(self, experiment: str) -> list[Any] | None:
+    def seen(self, experiment: Any) -> list[Any] | None:
         """Return the place of the server's journal at the last reply, as a reply has it."""
         known = self._experiments.get(experiment)
         return None if known is None or known.seen is None else list(known.seen)
@@ -78,19 +80,18 @@ class Answers:
 
     def measures(self, request: Message) -> bool:
         """Return whether the budget of metrics allows one more reply with metrics."""
-        limit = None if self.policy is None else self.policy.metrics
-        return limit is None or self._spent["metrics", self._problem(request)] < limit
+        if self.policy is None:
+            return True
+        counted = _metrics_of(_now(), request["experiment"], self._problem(request))
+        return all(self._spent[key] < getattr(self.policy, key[0]) for key in counted)
 
     def stored(self, request: Message, identity: str) -> Message | None:
         """Return the reply to the same request, if it was answered; refuse another request."""
-        known = self._experiments.get(request["experiment"], _Experiment())
-        work = request["kind"] == "work"
-        before = known.end.get(request["kind"], "")
-        if work:
-            before = known.exchanges.get(request["exchange"], "") if request["r"] == known.r else ""
+        before = self._before(request)
         if before not in ("", identity):
-            what = f"round {request['r']}" if work else "the last model"
-            raise Refusal(f"it has answered {what} of branch {known.branch} to another broadcast.")
+            what = f"round {request['r']}" if request["kind"] == "work" else "the last model"
+            where = f"{what} of branch {request['branch']}"
+            raise Refusal(f"it has answered {where} to another broadcast.")
         try:
             found = read(self._path(request))
         except (FileNotFoundError, ValueError):
@@ -102,6 +103,27 @@ class Answers:
             self._sent(request, identity, found.header)
         arrays = {k: v for k, v in found.arrays.items() if not k.startswith(_STATE)}
         return Message(found.header, arrays)
+
+    def _before(self, request: Message) -> str:
+        """Return the identity of what was answered in the place of a request; empty for nothing."""
+        known = self._experiments.get(request["experiment"], _Experiment())
+        if request["kind"] != "work":
+            return known.end.get(request["kind"], "")
+        return known.exchanges.get(request["exchange"], "") if request["r"] == known.r else ""
+
+    @contextmanager
+    def answering(self, request: Message, identity: str) -> Iterator[None]:
+        """Write a line for an answer that fails, too.
+
+        That it fails depends on the data: asked for ever other broadcasts, a server could learn
+        where a gradient overflows. The same broadcast is computed again.
+        """
+        try:
+            yield
+        except Exception:
+            if not self._before(request):
+                self._sent(request, identity, {})
+            raise
 
     def between(self, request: Message) -> dict[str, Tensor]:
         """Return the client's state after the exchange before."""
@@ -155,8 +177,7 @@ class Answers:
     def _log(self, line: dict[str, Any]) -> None:
         with writing(self.folder):
             durable.fault_point("site:before-sent")
-            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            entry = append(self.folder / SENT, {"time": now} | line, self._head)
+            entry = append(self.folder / SENT, {"time": _now()} | line, self._head)
             durable.fault_point("site:after-sent")
         self._head = entry.digest
         self._count(entry.line)
@@ -173,7 +194,7 @@ class Answers:
         if line["kind"] in ("evaluate", "statistics"):
             known.end[line["kind"]] = line["identity"]
         if "metrics" in line:
-            self._spent["metrics", line["problem"]] += 1
+            self._spent.update(_metrics_of(line["time"], line["experiment"], line["problem"]))
         known.seen = line["branch"], line["commit"], line["head"]
 
     def _check_budget(self, what: str, request: Message) -> None:
@@ -192,6 +213,16 @@ class Answers:
             return folder / f"{request['branch']}-{request['kind']}"
         exchange = request["exchange"] if exchange is None else exchange
         return folder / f"{request['branch']}-{request['r']}-{exchange}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _metrics_of(time: str, experiment: str, problem: str) -> list[tuple[str, str]]:
+    """Return the entries of a policy by which a reply with metrics counts, and for what."""
+    day = time.partition("T")[0]
+    return [("metrics", problem), ("metrics_per_experiment", experiment), ("metrics_per_day", day)]
 
 
 def identity_of(request: Message, arrays: str) -> str:

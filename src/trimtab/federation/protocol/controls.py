@@ -1,13 +1,16 @@
-"""The invariant c = sum p_i c_i over all sites: audited, and kept when sites come, go or forget.
+"""Sites that come, go or forget: what each has, and the invariant c = sum p_i c_i over all of them.
 
 All sums are in float64, whatever the model is. A state that a site shows counts only if it has the
 digest that the server accepted.
 """
 
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
+from time import sleep
 
 import torch
 from torch import Tensor
@@ -15,9 +18,10 @@ from torch import Tensor
 from trimtab.commit import START, Accepted, digest
 from trimtab.core import State, leaves
 from trimtab.core.tree import control, with_control
+from trimtab.federation.events import AuditDone
 from trimtab.federation.message import arrays_of, check_arrays, filled
+from trimtab.federation.protocol.attempt import Inquiry
 from trimtab.federation.protocol.checks import outliers
-from trimtab.federation.protocol.requests import Inquiry
 from trimtab.federation.storage.ledger import (
     Ledger,
     Member,
@@ -26,23 +30,11 @@ from trimtab.federation.storage.ledger import (
     read_standing,
 )
 
+log = logging.getLogger("trimtab.federation.protocol")
+
+_OTHER_MODEL = "has a model of d="
+_DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 _ABSURD = 1e6  # a c_i of norm > 1e6 max(1, |c|, |x|) is not taken
-
-
-@dataclass(frozen=True)
-class Audit:
-    """How far the controls of server and sites agree, and whether that is rounding."""
-
-    deviation: float  # |c - sum p_i c_i|; NaN if a site did not show its c_i
-    largest: float  # max |c_i|
-    missing: dict[str, str]  # who did not, and why
-    tolerance: float  # what rounding explains
-    suspects: dict[str, str]  # whose c_i is out of proportion
-
-    @property
-    def ok(self) -> bool:
-        """Whether all sites showed their c_i, and the deviation is rounding."""
-        return self.deviation <= self.tolerance
 
 
 @dataclass
@@ -52,11 +44,6 @@ class ControlSum:
     total: Tensor
     norms: dict[str, float]  # |c_i| by name
 
-    @property
-    def names(self) -> set[str]:
-        """Who showed its c_i."""
-        return set(self.norms)
-
 
 def has_controls(standing: Standing) -> bool:
     """Return whether the algorithm keeps a c on the server and a c_i at each client."""
@@ -64,7 +51,7 @@ def has_controls(standing: Standing) -> bool:
     return isinstance(c, Tensor) and isinstance(c_i, Tensor) and c.shape == c_i.shape
 
 
-def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
+def audit(standing: Standing, inquiry: Inquiry, peak: float) -> AuditDone:
     """Ask every site for the c_i that the server counts on; peak is the largest |c| there was.
 
     Rounding leaves a deviation of some units in the last place of what the controls once were: half
@@ -75,14 +62,14 @@ def audit(standing: Standing, inquiry: Inquiry, peak: float) -> Audit:
     c = standing.server.c
     shown = sum_controls(standing, inquiry, standing.members)
     missing = {
-        m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.names
+        m.name: inquiry.absent[m.name] for m in standing.members if m.name not in shown.norms
     }
     off = nan if missing else float((c.double() - shown.total).norm())
     largest = max(shown.norms.values(), default=0.0)
     tolerance = torch.finfo(c.dtype).eps ** 0.5 * max(largest, peak, float(c.norm()))
     norms = {name: {"0": norm} for name, norm in shown.norms.items()}
     suspects = {} if off <= tolerance else outliers(norms, max(1.0, float(c.norm())), {})
-    return Audit(off, largest, missing, tolerance, suspects)
+    return AuditDone(off, largest, missing, off <= tolerance, tolerance, suspects)
 
 
 def sum_controls(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> ControlSum:
@@ -116,7 +103,7 @@ def restored(standing: Standing, inquiry: Inquiry, lost: set[str]) -> Standing |
     """
     others = [member for member in standing.members if member.name not in lost]
     shown = sum_controls(standing, inquiry, others)
-    if len(shown.names) < len(others):
+    if len(shown.norms) < len(others):
         return None
     share, c = sum(standing.p[name] for name in lost), standing.server.c
     c_i = ((c.double() - shown.total) / share).to(c.dtype)
@@ -158,7 +145,7 @@ def left(standing: Standing, inquiry: Inquiry, name: str) -> Standing:
     if not has_controls(standing):
         return shrunk
     shown = sum_controls(standing, inquiry, others)
-    if len(shown.names) < len(others):
+    if len(shown.norms) < len(others):
         return restarted(shrunk)
     return _with_control(shrunk, shown.total / (1 - standing.p[name]))
 
@@ -177,6 +164,88 @@ def _first(standing: Standing) -> State:
 def _with_control(standing: Standing, c: Tensor) -> Standing:
     server = standing.server._replace(c=c.to(standing.server.c.dtype))
     return replace(standing, server=server)
+
+
+class LostState(ValueError):
+    """A site's state is gone, and the operator has chosen to be asked."""
+
+
+# -- how sites are taken in, at the start and when one joins
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a site says of itself: its samples, and what it computes in."""
+
+    n: int
+    tested: int
+    dtype: torch.dtype
+
+
+def hello(standing: Standing, inquiry: Inquiry, members: Sequence[Member]) -> dict[str, Hello]:
+    """Ask sites what they have; one that cannot take part sits out."""
+    answers, d = {}, standing.server.x.numel()
+    for member, reply in inquiry.replies(standing, "hello", members):
+        dtype = _DTYPES.get(reply.dtype)
+        if reply.d != d:
+            inquiry.turn_away(member.name, f"it {_OTHER_MODEL}{reply.d}, the server one of d={d}")
+        elif dtype is None or reply.n < 1:
+            inquiry.turn_away(
+                member.name,
+                f"it has n={reply.n} samples in {reply.dtype or 'no dtype'}; it needs some, "
+                f"in {', '.join(_DTYPES)}",
+            )
+        else:
+            answers[member.name] = Hello(reply.n, reply.tested, dtype)
+    return answers
+
+
+def enrol(first: Standing, inquire: Callable[[], Inquiry], needed: int, pause: float) -> Standing:
+    """Ask all sites until enough have answered; return the standing from which rounds start."""
+    answers: dict[str, Hello] = {}
+    while True:
+        unknown = [member for member in first.members if member.name not in answers]
+        inquiry = inquire()
+        answers |= hello(first, inquiry, unknown)
+        reasons = [inquiry.absent.get(member.name, "") for member in first.members]
+        if all(_OTHER_MODEL in why for why in reasons):
+            raise ValueError(f"no site has the server's model ({reasons[0]}); give all one file.")
+        agreeing = _agreeing(answers, first.server.x.dtype)
+        if len(agreeing) >= needed:
+            return enrolled(first, agreeing)
+        missing = sorted({m.name for m in first.members} - agreeing.keys())
+        log.warning("%d of %d sites are there; missing: %s", len(agreeing), needed, missing)
+        sleep(pause)
+
+
+def enrolled(standing: Standing, answers: dict[str, Hello]) -> Standing:
+    """Return the first standing, with x in the dtype of the sites and the weights by the rule."""
+    members = tuple(
+        replace(m, tested=answers[m.name].tested) if m.name in answers else m
+        for m in standing.members
+    )
+    total = sum(answer.n for answer in answers.values())
+    for name, answer in answers.items():
+        log.info("site %s enrols with %d samples, %d to test on", name, answer.n, answer.tested)
+        if standing.weights == "samples" and len(answers) > 1 and answer.n > total / 2:
+            share = 100 * answer.n / total
+            log.warning("site %s has %.3g %% of the weight: its updates decide", name, share)
+    if standing.weights == "samples":
+        members = tuple(replace(m, weight=float(answers[m.name].n)) for m in members)
+    x = standing.server.x.detach().to(next(answer.dtype for answer in answers.values()))
+    return replace(standing, server=standing.algorithm.init_server(x), members=members)
+
+
+def _agreeing(answers: dict[str, Hello], usual: torch.dtype) -> dict[str, Hello]:
+    """Return the answers in the dtype of most sites; of several, in that of the server's x."""
+    counts = Counter(answer.dtype for answer in answers.values())
+    if not counts:
+        return {}
+    dtype = max(counts, key=lambda dtype: (counts[dtype], dtype == usual, str(dtype)))
+    for name, answer in answers.items():
+        if answer.dtype != dtype:
+            log.warning("site %s sits out: it computes in %s, not in %s", name, answer.dtype, dtype)
+    return {name: answer for name, answer in answers.items() if answer.dtype == dtype}
 
 
 # -- what the operator decides while the server is stopped

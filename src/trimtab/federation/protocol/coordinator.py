@@ -28,8 +28,8 @@ Presumed abort; the commit record is the server's checkpoint.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -37,6 +37,7 @@ from time import perf_counter, sleep
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from trimtab._files import Lock
 from trimtab.algorithms.registry import encode
@@ -45,16 +46,16 @@ from trimtab.core import Algorithm, Vector, leaves
 from trimtab.core.hyper import at
 from trimtab.core.threads import one_thread
 from trimtab.errors import Diverged
-from trimtab.federation.events import SiteReport, metrics_text
+from trimtab.federation.events import AuditDone, Ended, RoundCommitted, SiteReport, metrics_text
 from trimtab.federation.message import arrays_of
 from trimtab.federation.protocol import controls
-from trimtab.federation.protocol.admission import enrol, hello
 from trimtab.federation.protocol.attempt import (
+    Ask,
     Cohort,
-    FederatedRound,
+    Inquiry,
     OtherBroadcast,
-    Outcome,
     Reached,
+    Terms,
     TooFew,
 )
 from trimtab.federation.protocol.checks import (
@@ -64,19 +65,20 @@ from trimtab.federation.protocol.checks import (
     mean_metrics,
     report_of,
 )
-from trimtab.federation.protocol.controls import Audit
-from trimtab.federation.protocol.rehearsal import plan
-from trimtab.federation.protocol.requests import Ask, Inquiry, Terms, unknown_places
+from trimtab.federation.protocol.controls import enrol, hello
 from trimtab.federation.protocol.statistics import Layers, save
 from trimtab.federation.storage.files import CannotWrite, private_folder
 from trimtab.federation.storage.journal import KEEP
-from trimtab.federation.storage.ledger import SUSPENDED, Ledger, Member, Seen, Spool, Standing
+from trimtab.federation.storage.ledger import Ledger, Member, Spool, Standing
 from trimtab.problems.metrics import Metric
 
 log = logging.getLogger("trimtab.federation.protocol")
 
 _LATELY, _OFTEN = 20, 4  # A site that lost its state >= 4 times in the last 20 commits sits out.
 _ENDS = 10  # The last x is sent at most 10 times to sites that do not measure it.
+# What is asked besides the rounds takes a site no longer than 3 rounds, or 90 seconds, in which one
+# that crashed comes back; what it measures at the end, 10 minutes. A silent site stretches nothing.
+_TIMES, _SHORT, _LONG = 3.0, 90.0, 600.0
 
 Weights = Literal["uniform", "samples"]
 OnLostState = Literal["restore", "restart", "refuse"]
@@ -144,10 +146,12 @@ class Coordinator:
         self.on_lost_state, self.norm_limit, self.pause = on_lost_state, norm_limit, pause
         self.metric, self.ranges, self.terms, self.keep = metric, ranges, terms, keep
         self.norms = Layers({}) if norms is None else norms  # layers of BatchNorm
-        self.outcome: Outcome | None = None
+        self.outcome: Ended | None = None
         self._untold: dict[str, str] = {}
-        self._compared: set[str] = set()  # sites whose place in the journal was looked at
+        self._compared: set[str] = set()  # sites that noted a gap in the journal, in this run
         self._refused: tuple[int, set[str]] = 0, set()  # in the attempts at this round
+        self._attempts = 0  # at rounds, in this process
+        self._helped: dict[str, tuple[int, int]] = {}  # how often in vain, until which attempt
         self._lock = Lock(private_folder(folder))
         try:
             self._ledger = Ledger(folder, keep)
@@ -176,7 +180,7 @@ class Coordinator:
 
     # -- rounds
 
-    def run(self, ask: Ask) -> Iterator[FederatedRound]:
+    def run(self, ask: Ask) -> Iterator[RoundCommitted]:
         """Go through the rounds, each of them committed, until the target or R rounds.
 
         Between two of them, `audit`, `join` and `leave` may be called. At the end, `outcome` tells
@@ -194,6 +198,7 @@ class Coordinator:
             )
         reached = False
         while self.standing.r < self.R and not reached:
+            self._attempts += 1
             cohort, done, pause = self._cohort(ask), None, True
             try:
                 done = self._round(cohort)
@@ -214,10 +219,13 @@ class Coordinator:
             except CannotWrite as error:
                 log.error("%s; the round is repeated", error)
             self._refused = cohort.r, cohort.refused
-            lost = cohort.inquiry.lost - self._forgetful()
+            lost = cohort.inquiry.lost - self._not_helped()
             if lost:
                 self._settle(partial(self._recover, ask, lost))
-            if gaps := self._unknown(cohort.inquiry.seen):
+            seen = cohort.inquiry.seen.items()
+            new = {name: place for name, place in seen if name not in self._compared}
+            if gaps := self._ledger.unknown(new):
+                self._compared |= gaps.keys()
                 self._settle(partial(self._ledger.note_gap, gaps))
             if done is not None:
                 yield done
@@ -229,7 +237,7 @@ class Coordinator:
             self._settle(partial(self._end, ask, reached, tries >= _ENDS))
 
     @torch.no_grad()
-    def _round(self, cohort: Cohort) -> FederatedRound:
+    def _round(self, cohort: Cohort) -> RoundCommitted:
         started, standing, r = perf_counter(), self.standing, cohort.r
         try:
             with one_thread():
@@ -241,47 +249,30 @@ class Coordinator:
             raise
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(server)):
             raise Diverged(standing.algorithm, r)
-        done = cohort.result(server, perf_counter() - started)
-        facts = done.to_journal()
+        done = cohort.result(perf_counter() - started)
+        facts = {k: v for k, v in asdict(done).items() if k not in ("r", "wire")}
         facts |= {"clients": [m.index for m in cohort.alive], "answered": cohort.answered}
         if controls.has_controls(standing):
             facts |= {"control": float(server.c.norm())}
         new = cohort.standing_after(server)
-        for name in set(new.summary.suspended) - set(standing.summary.suspended):
-            log.warning(
-                "site %s sits out from now on: its updates were refused in %d rounds in a row; "
-                "`trimtab federate readmit` or `leave`",
-                name,
-                SUSPENDED,
-            )
         self._ledger.commit(new, "round", **facts)
         return done
 
     def _cohort(self, ask: Ask) -> Cohort:
-        x = self.standing.server.x
-        refused = self._refused[1] if self._refused[0] == self.standing.r + 1 else set()
         return Cohort(
             self.standing,
-            plan(self.standing.algorithm, x.numel(), x.dtype),
-            self._inquiry(ask),
+            self._inquiry(ask, self.round_timeout),
             self._ledger,
             min_sites=self.min_sites,
             norm_limit=self.norm_limit,
             target=self.target,
             metric=self.metric,
-            refused=refused,
+            refused=self._refused[1] if self._refused[0] == self.standing.r + 1 else set(),
         )
-
-    def _unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
-        """Return what sites were told that is not in the journal; of each site once in a run."""
-        new = {name: claim for name, claim in seen.items() if name not in self._compared}
-        gaps = unknown_places(new, self._ledger.digests, self.standing.branch)
-        self._compared |= gaps.keys()
-        return gaps
 
     # -- before, between and after
 
-    def audit(self, ask: Ask) -> Audit:
+    def audit(self, ask: Ask) -> AuditDone:
         """Compare c with the sum of p_i c_i over all sites."""
         peak = max((line.get("control") or 0.0 for line in self.journal), default=0.0)
         return controls.audit(self.standing, self._inquiry(ask), peak)
@@ -335,18 +326,23 @@ class Coordinator:
         first = enrol(first, partial(self._inquiry, ask), needed, self.pause)
         self._ledger.commit(first, "begin", algorithm=repr(self.algorithm), weights=first.p)
 
-    def _forgetful(self) -> set[str]:
-        """Return the sites that lose their state again and again: nothing is done for them now."""
+    def _not_helped(self) -> set[str]:
+        """Return the sites for whose state nothing is done now.
+
+        They lose it again and again, or helping them failed n times in a row, for which all sites
+        wait: then it is tried again after 2^(n - 1) attempts at a round.
+        """
         last = self.journal[-_LATELY:]
         recoveries = [line["sites"] for line in last if line["kind"] in ("restore", "restart")]
         times = Counter(name for sites in recoveries for name in sites)
-        return {name for name, count in times.items() if count >= _OFTEN}
+        later = {name for name, (_, until) in self._helped.items() if self._attempts < until}
+        return later | {name for name, count in times.items() if count >= _OFTEN}
 
     def _recover(self, ask: Ask, lost: set[str]) -> None:
         """Give sites whose state is gone a new one, as the operator has chosen."""
         standing, names = self.standing, ", ".join(sorted(lost))
         if self.on_lost_state == "refuse":
-            raise LostState(
+            raise controls.LostState(
                 f"the state of {names} is gone; resume with on_lost_state='restore' to give it "
                 "back from c and the other sites, or 'restart' to start all controls anew."
             )
@@ -356,6 +352,10 @@ class Coordinator:
             return
         inquiry = self._inquiry(ask)
         restored = controls.restored(standing, inquiry, lost)
+        for name in lost:
+            vain = 1 + self._helped.pop(name, (0, 0))[0]
+            if restored is None or name in inquiry.absent:
+                self._helped[name] = vain, self._attempts + 2 ** (vain - 1)
         if restored is None:
             log.warning("the state of %s is gone; it waits for %s", names, sorted(inquiry.absent))
         else:
@@ -365,15 +365,15 @@ class Coordinator:
     def _end(self, ask: Ask, reached: bool, last: bool) -> None:
         """Let the sites measure the last x; without enough of them they are asked again."""
         standing, reports = self.standing, dict[str, SiteReport]()
-        self._ledger.ask_end("statistics", digest({"0": standing.server.x}))
-        statistics = self.norms.gather(self._inquiry(ask), self.standing, self.min_sites)
+        self._ask_once("statistics", {"0": standing.server.x})
+        statistics = self.norms.gather(self._inquiry(ask, _LONG), self.standing, self.min_sites)
         if statistics is None and not last:
             sleep(self.pause)
             return
         arrays = arrays_of((standing.server.x, *(statistics or {}).values()))
-        self._ledger.ask_end("evaluate", digest(arrays))
+        self._ask_once("evaluate", arrays)
         standing = self.standing
-        inquiry = self._inquiry(ask)
+        inquiry = self._inquiry(ask, _LONG)
         for member, reply in inquiry.replies(standing, "evaluate", standing.members, arrays):
             try:
                 reports[member.name] = report_of(member, reply)
@@ -397,11 +397,20 @@ class Coordinator:
         save(self.folder, standing.r, statistics or {})
         self._ledger.commit(standing, "end", metrics=metrics, reached=reached)
         Spool(self.folder / "spool").delete()
-        self.outcome = Outcome(standing.r, reached, metrics)
+        self.outcome = Ended(standing.r, reached, metrics)
 
-    def _inquiry(self, ask: Ask) -> Inquiry:
+    def _ask_once(self, kind: str, arrays: dict[str, Tensor]) -> None:
+        """Note what is about to be sent at the end; in a new branch if it was something else."""
+        if not self._ledger.ask_once(kind, digest(arrays)):
+            self._ledger.open_branch("what the sites receive after the last round is another one")
+            self._ledger.ask_once(kind, digest(arrays))
+
+    def _inquiry(self, ask: Ask, least: float = _SHORT) -> Inquiry:
+        """Return an inquiry that takes as long as 3 rounds, and so many seconds at least."""
+        took = [line["seconds"] for line in self.journal[-_LATELY:] if line["kind"] == "round"]
+        timeout = min(self.round_timeout, max(least, _TIMES * max(took, default=0.0)))
         terms = None if self.terms is None else self.terms()
-        return Inquiry(ask, self.round_timeout, self.ranges, terms, self._untold, self.keep)
+        return Inquiry(ask, timeout, self.ranges, terms, self._untold, self.keep)
 
     # -- commits
 
@@ -419,7 +428,3 @@ class Coordinator:
         except CannotWrite as error:
             log.error("%s; this is repeated", error)
             sleep(self.pause)
-
-
-class LostState(ValueError):
-    """A site's state is gone, and the operator has chosen to be asked."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trimtab.core import Algorithm, Epochs, Program, State, Vector, leaves, map_leaves
 from trimtab.core.oracle import ClientOracle
+from trimtab.core.replies import Tally
 
 
 @dataclass(frozen=True)
@@ -82,28 +83,18 @@ class _Rehearsal:
         self.state = state
         self.exchanges: list[Exchange] = []
 
-    def run(self, program: Program, *broadcast: Any) -> "_Reply":
+    def run(self, program: Program, *broadcast: Any) -> Tally:
         g = ClientOracle(_zero, lambda _, like: torch.zeros_like(like), count=_one_step)
         upload, self.state = program(g, self.state, *broadcast)
         self.exchanges.append(Exchange(program, broadcast, upload))
-        return _Reply(upload)
+        tally = Tally()
+        tally.add(1.0, upload)
+        return tally
 
     def normal(self, like: Vector) -> Vector:
         return torch.zeros_like(like)
 
     uniform = normal
-
-
-@dataclass(frozen=True)
-class _Reply:
-    upload: Any
-    share: float = 1.0
-
-    def mean(self) -> Any:
-        return self.upload
-
-    def __len__(self) -> int:
-        return 1
 
 
 def _one_step(K: int | Epochs) -> int:

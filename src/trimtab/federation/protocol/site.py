@@ -35,9 +35,8 @@ from trimtab.federation.message import (
     arrays_of,
     check_arrays,
     filled,
-    same_protocol,
+    other_protocol,
     this_trimtab,
-    versions,
 )
 from trimtab.federation.protocol.answers import Answers, Refusal, identity_of
 from trimtab.federation.protocol.checks import shown
@@ -66,9 +65,11 @@ log = logging.getLogger("trimtab.federation.protocol")
 _WORD = re.compile(r"[0-9a-z]{1,40}")
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
 _DIGITS = 3  # A metric leaves the site with 3 significant digits.
-# Whole numbers of every request, and of one for work, are at most this.
-_NUMBERS = {"index": 1 << 53, "branch": 1 << 53, "commit": 1 << 53, "keep": MOST_KEPT}
-_OF_WORK = {"exchange": 16, "r": 1 << 53, "seed": 1 << 64}
+# The whole numbers of every request, and of one for work: the least and the most. A branch of
+# number 0 would never begin, and so never be counted.
+_MOST = 1 << 53
+_NUMBERS = {"index": (0, _MOST), "branch": (1, _MOST), "commit": (0, _MOST), "keep": (0, MOST_KEPT)}
+_OF_WORK = {"exchange": (0, 16), "r": (0, _MOST), "seed": (-(1 << 64), 1 << 64)}
 
 
 class Site:
@@ -133,11 +134,15 @@ class Site:
             )
         if "why" in reply.header:
             log.warning("site %s: %s", self.name, reply["why"])
-        names = ("kind", "tag", "experiment", "exchange")
-        known = {name: request.header[name] for name in names if name in request.header}
-        known |= {"site": self.name} | this_trimtab()
-        if isinstance(known.get("experiment"), str):
-            known |= {"seen": self._answers.seen(known["experiment"])}
+        named = {
+            name: request.header.get(name) for name in ("kind", "tag", "experiment", "exchange")
+        }
+        # What is no name is not repeated: the header of a reply has a limit.
+        known: dict[str, Any] = {
+            k: v for k, v in named.items() if isinstance(v, str | int) and len(str(v)) <= 64
+        }
+        known |= {"site": self.name, "seen": self._answers.seen(known.get("experiment"))}
+        known |= this_trimtab()
         return Message(reply.header | known, reply.arrays)
 
     def _failed(self, error: Exception) -> Message:
@@ -171,17 +176,18 @@ class Site:
         if stored is not None:
             return stored
         state = self._state(request, like, x)
-        telemetry = self._measured(request, x) if number == 0 else {}
-        measured = perf_counter()
-        index, seed, r = request["index"], self._seed(request), request["r"]
-        draws = client_random(seed, index, r, number + 1)
-        pace: LocalSteps = local_steps_of(self.problem, index, seed, r)
-        if self.policy is not None:
-            pace = limited(self.policy, pace)
-        g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
-        upload, new = exchange.program(g, state, *broadcast)
-        check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
-        check_arrays("its new state", arrays_of(new), leaves(like.client))
+        with self._answers.answering(request, identity):
+            telemetry = self._measured(request, x) if number == 0 else {}
+            measured = perf_counter()
+            index, seed, r = request["index"], self._seed(request), request["r"]
+            draws = client_random(seed, index, r, number + 1)
+            pace: LocalSteps = local_steps_of(self.problem, index, seed, r)
+            if self.policy is not None:
+                pace = limited(self.policy, pace)
+            g = ClientOracle(self.problem.oracle(index, seed, r), draws, count=pace)
+            upload, new = exchange.program(g, state, *broadcast)
+            check_arrays("its upload", arrays_of(upload), leaves(exchange.upload))
+            check_arrays("its new state", arrays_of(new), leaves(like.client))
         telemetry |= {"base": request["accepted"], "seconds": perf_counter() - measured}
         telemetry |= {"seconds_measuring": measured - started}
         if like.stateful and last:
@@ -222,7 +228,8 @@ class Site:
         identity = identity_of(request, digest(request.arrays))
         reply = self._answers.stored(request, identity)
         if reply is None:
-            reply = answer()
+            with self._answers.answering(request, identity):
+                reply = answer()
             self._answers.keep(request, identity, reply)
         return reply
 
@@ -280,10 +287,11 @@ class Site:
     # -- what is asked, and of whom
 
     def _check(self, request: Message) -> None:
-        if not same_protocol(request.header):
-            ours, theirs = versions(request.header)
+        if versions := other_protocol(request.header):
             raise Refusal(
-                f"it has trimtab {ours}, the server {theirs}; install versions of one protocol."
+                "it has trimtab {}, the server {}; install versions of one protocol.".format(
+                    *versions
+                )
             )
         if request["site"] != self.name:
             got = shown(request["site"])
@@ -296,8 +304,8 @@ class Site:
             if not isinstance(request[name], str) or not pattern.fullmatch(request[name]):
                 raise Refusal(f"a request has the {name} {shown(request[name])}, which is no name.")
         numbers = _NUMBERS | (_OF_WORK if request["kind"] == "work" else {})
-        for name, most in numbers.items():
-            value, least = request[name], -most if name == "seed" else 0
+        for name, (least, most) in numbers.items():
+            value = request[name]
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise Refusal(f"a request has the {name} {shown(value)}, which is no number.")
         if request["index"] >= self.problem.N:
@@ -327,7 +335,7 @@ class Site:
     def _received(self, request: Message, like: tuple[Any, ...]) -> tuple[Vector, tuple[Any, ...]]:
         """Return x and the broadcast of a request."""
         arrays = dict(request.arrays)
-        x = arrays.get(request["x"])
+        x = arrays.get(str(request["x"]))
         apart = arrays.pop("x", x)  # where the broadcast has x in parts only, it comes beside it
         _check("the server's broadcast", arrays, leaves(like))
         if apart is None:

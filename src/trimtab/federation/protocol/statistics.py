@@ -13,11 +13,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from trimtab.core import Vector, nbytes
 from trimtab.federation.message import Message, check_arrays
-from trimtab.federation.protocol.checks import MOST_SAMPLES, NotBelieved
-from trimtab.federation.protocol.requests import Inquiry
+from trimtab.federation.protocol.attempt import Inquiry
+from trimtab.federation.protocol.checks import MOST_SAMPLES, NotBelieved, outliers
 from trimtab.federation.storage.files import writing
 from trimtab.federation.storage.ledger import Standing, read, write
 from trimtab.problems.problem import Problem
@@ -74,19 +75,26 @@ class Layers:
         """Return the statistics of all sites at the last x; None if fewer than `least` answer."""
         if not self.channels:
             return {}
-        arrays, found = {"0": standing.server.x}, list[tuple[float, Found]]()
+        arrays, found = {"0": standing.server.x}, dict[str, Found]()
+        norms = dict[str, dict[str, float]]()
         most = nbytes((self._counts(), *self.like()))
         for member, reply in inquiry.replies(
             standing, "statistics", standing.members, arrays, most=most
         ):
             try:
-                found.append((standing.p[member.name], self._read(member.name, reply.arrays)))
+                found[member.name] = self._read(member.name, reply.arrays)
             except ValueError as error:
                 inquiry.turn_away(member.name, str(error))
+            else:
+                sizes = {place: float(vector_norm(part)) for place, part in reply.arrays.items()}
+                norms[member.name] = {place: size for place, size in sizes.items() if place != "0"}
+        for name, why in outliers(norms, 1.0, {}).items():
+            del found[name]
+            inquiry.turn_away(name, f"of its statistics, {why}")
         if len(found) < least:
             log.warning("%d sites sent statistics, fewer than min_sites=%d", len(found), least)
             return None
-        made = buffers_of(pooled(found))
+        made = buffers_of(pooled((standing.p[name], own) for name, own in found.items()))
         return {name: made[name] for name in self.names if name in made}
 
     def _counts(self) -> Tensor:

@@ -164,6 +164,7 @@ def _changes(folder: Path, files: dict[str, bytes]) -> Iterator[str]:
     if old is not None and old.name != new.name:
         raise ValueError(f"the archive is for {new.name}; {folder} is the site {old.name}.")
     own = [_fingerprint(path) for path in (folder / KEY, folder / NEXT_KEY) if path.exists()]
+    own += [keys.fingerprint(keys.public_half(files[KEY]))] if KEY in files else []
     if own and new.key and new.key not in own:
         raise ValueError(
             f"the operator registered the key {new.key}, but this site has {' and '.join(own)}; "

@@ -7,7 +7,7 @@ experiments/NAME/. They share sites, keys and port; one runs at a time.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,17 +55,6 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Return what run.json holds."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Job":
-        """Read what `to_json` wrote."""
-        job = cls(**{field.name: content[field.name] for field in fields(cls)})
-        numbers = job.R, job.min_sites, job.round_timeout, job.seed, job.results
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise TypeError("a number of it is none")
-        if not isinstance(job.algorithm, dict) or not isinstance(job.state, str):
-            raise TypeError("its algorithm or its state is none")
-        return job
 
 
 _POLL = 0.5  # seconds between two looks whether another experiment has ended
@@ -164,7 +153,7 @@ def start_job(
         algorithm=encode(algorithm),
         R=R,
         target=target,
-        min_sites=len(federation.sites) if min_sites is None else min_sites,
+        min_sites=default_min_sites(len(federation.sites)) if min_sites is None else min_sites,
         round_timeout=round_timeout,
         seed=seed,
         on_lost_state=on_lost_state,
@@ -185,7 +174,7 @@ def read_job(federation: Federation, state: str = "state") -> Job | None:
     path = _run_file(federation, state)
     if not path.is_file():
         return None
-    return Job.from_json(check_fields(path, read_sealed(path), _FIELDS, {}))
+    return Job(**check_fields(path, read_sealed(path), _FIELDS, {}))
 
 
 def resume_job(federation: Federation, **changes: Any) -> Job:
@@ -219,6 +208,15 @@ def warnings_of(job: Job, sites: int) -> list[str]:
     return [
         f"{few}: in a round of two, each site can compute the other's update; three is the least."
     ]
+
+
+def default_min_sites(sites: int) -> int:
+    """Return the fewest replies for a round: half of the sites, but at least three if there are.
+
+    >>> [default_min_sites(sites) for sites in (1, 2, 3, 4, 6, 7, 20)]
+    [1, 2, 3, 3, 3, 4, 10]
+    """
+    return max(min(sites, 3), (sites + 1) // 2)
 
 
 def check_checkpoint(folder: Path) -> None:

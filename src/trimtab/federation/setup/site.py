@@ -171,7 +171,15 @@ def read_archive(archive: Path) -> dict[str, bytes]:
         missing = [name for name in ("site.json", "ca.crt", "problem.py") if name not in files]
         if missing:
             raise ValueError(f"it holds no {missing[0]}")
-    except (OSError, tarfile.TarError, EOFError, ValueError, RecursionError, zlib.error) as error:
+    except (
+        OSError,
+        tarfile.TarError,
+        EOFError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        zlib.error,
+    ) as error:
         why = str(error).rstrip(".")[:200]
         raise ValueError(
             f"{archive} cannot be read ({why}); get it again from the operator."

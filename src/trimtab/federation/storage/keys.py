@@ -11,6 +11,7 @@ restart needs no person. The server's own key is not encrypted: Flower reads it.
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from ipaddress import ip_address
@@ -82,17 +83,11 @@ def make_authority(folder: Path) -> None:
     """Write ca.key and ca.crt."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "trimtab federation")])
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    usages = [
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "encipher_only", "decipher_only"),
+    ]
+    usage = x509.KeyUsage(key_cert_sign=True, crl_sign=True, **dict.fromkeys(usages, False))
     certificate = (
         _certificate(name, name, key.public_key(), timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -151,12 +146,11 @@ def load_site_key(private_key: bytes) -> ec.EllipticCurvePrivateKey:
     """Return the key in the file of a site's private key, which may be encrypted."""
     if b"ENCRYPTED" in private_key:
         return _load_pem("site.key", private_key)
-    try:
+    with suppress(ValueError, UnsupportedAlgorithm):
         key = load_ssh_private_key(private_key, password=None)
-    except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("site.key is no private key of a site; restore it.") from None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            return key
+    raise ValueError("site.key is no private key of a site; restore it.")
 
 
 def public_half(private_key: bytes) -> str:
@@ -206,7 +200,7 @@ def authority_fingerprint(certificate: bytes) -> str:
     try:
         known = x509.load_pem_x509_certificate(certificate)
         known.verify_directly_issued_by(known)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         raise ValueError("ca.crt is no certificate of an authority; ask the operator.") from None
     return f"SHA256:{known.fingerprint(hashes.SHA256()).hex()[:32]}"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import copyfile, rmtree
 from typing import Any
 
-from trimtab._files import plain
+from trimtab._files import plain, read_json
 from trimtab.algorithms import registry
 from trimtab.commit import Accepted, durable
 from trimtab.core import Algorithm, State
@@ -50,6 +50,7 @@ log = logging.getLogger("trimtab.federation.storage")
 
 SUSPENDED = 3  # A site whose updates were refused in 3 rounds in a row is asked no more.
 _ASKED = "asked.json"
+_JUMP = 100_000  # A server that was restored lacks at most so many branches.
 _FIRST = Accepted()  # of a client that was never accepted
 
 
@@ -135,19 +136,6 @@ class Standing:
         return tuple(replace(m, accepted=states.get(m.name, m.accepted)) for m in self.members)
 
 
-@dataclass
-class Asked:
-    """The digests of what was sent in a branch: in each exchange of one round, and at the end.
-
-    A site answers each of them once; what differs needs a new branch.
-    """
-
-    branch: int = 0
-    r: int = 0
-    exchanges: dict[str, str] = field(default_factory=dict)
-    end: dict[str, str] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Seen:
     """The last place of the journal that a site was told."""
@@ -183,17 +171,6 @@ class Ledger:
         for entry in entries:
             self._note(entry)
 
-    def ask_end(self, kind: str, own: str) -> None:
-        """Note what is about to be sent after the last round; in a new branch if it differs."""
-        assert self.standing is not None
-        asked = self.asked()
-        if asked.branch != self.standing.branch:
-            asked = Asked(self.standing.branch)
-        if asked.end.get(kind, own) != own:
-            self.open_branch("what the sites receive after the last round is another one")
-            asked = Asked(self.standing.branch)
-        self.ask(replace(asked, end={**asked.end, kind: own}))
-
     # -- branches, and gaps in the journal
 
     def open_branch(self, why: str) -> None:
@@ -211,6 +188,20 @@ class Ledger:
         log.warning(
             "the checkpoint is %d commits older than the journal; branch %d begins", lines, branch
         )
+
+    def unknown(self, seen: Mapping[str, Seen]) -> dict[str, Seen]:
+        """Return the places that sites were told of and that the journal does not have.
+
+        A place before the journal's first line is none, nor is a branch that is far ahead.
+        """
+        assert self.standing is not None
+        most, oldest = self.standing.branch + _JUMP, min(self.digests, default=0)
+        return {
+            name: place
+            for name, place in seen.items()
+            if self.digests and self.digests.get(place.commit) != place.head
+            if place.commit >= oldest and place.branch <= most
+        }
 
     def note_gap(self, gaps: Mapping[str, Seen]) -> None:
         """Commit what sites were told and the journal does not have, in a new branch if needed."""
@@ -289,18 +280,35 @@ class Ledger:
 
     # -- what was sent
 
-    def asked(self) -> Asked:
-        """Return what was sent in the last branch; a file that cannot be read says nothing."""
-        try:
-            return Asked(**json.loads((self.folder / _ASKED).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return Asked()
+    def ask_once(self, place: str, own: str) -> bool:
+        """Note durably what is about to be sent to a place of the branch, as sites answer it once.
 
-    def ask(self, asked: Asked) -> None:
-        """Write down, durably, what is about to be sent."""
-        text = json.dumps(asdict(asked)).encode()
+        False if something else was sent there before.
+
+        place: "3.0" for the first exchange of round 3, or the kind of a request at the end.
+        own: the digest of what is sent.
+        """
+        assert self.standing is not None
+        path, branch = self.folder / _ASKED, self.standing.branch
+        try:
+            there = read_json(path)
+            sent = there["sent"] if there["branch"] == branch else {}
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # A file that cannot be read says nothing.
+            sent = {}
+        if place in sent:
+            return bool(sent[place] == own)
+        round_, exchange, _ = place.partition(".")
+        if exchange:  # Other rounds are over.
+            sent = {k: v for k, v in sent.items() if k.partition(".")[0] == round_ or "." not in k}
+        text = json.dumps({"branch": branch, "sent": sent | {place: own}}).encode()
         with writing(self.folder):
-            durable.write_durably(self.folder / _ASKED, [text], "server:asked")
+            durable.write_durably(path, [text], "server:asked")
+        return True
 
 
 def read_journal(folder: Path, standing: Standing | None) -> list[dict[str, Any]]:

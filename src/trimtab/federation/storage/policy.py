@@ -40,6 +40,8 @@ seconds = 86400  # that the work on one request may take
 memory = {memory}  # GB that the worker may take; 0: as much as there is
 branches = 100  # experiments, and repetitions from an earlier round, for this problem file
 metrics = 1000  # replies with metrics of this site's test data, for this problem file
+metrics_per_experiment = 1000  # of these, in one experiment
+metrics_per_day = 1000  # and in one day (UTC)
 
 # The other sites, by the fingerprints of their keys. If there are any here, this site takes part
 # with these alone.
@@ -61,6 +63,8 @@ class Policy:
     memory: float  # GB
     branches: int
     metrics: int
+    metrics_per_experiment: int
+    metrics_per_day: int
     sites: Mapping[str, str]  # fingerprints by name; none: any
     lines: Mapping[str, str]  # the file, line and text of each entry
 
@@ -179,14 +183,15 @@ def _uncommented(row: str) -> str:
 
 
 def _read(key: str, value: Any, line: str) -> Any:
-    found = _READERS[key](value)
+    read, form = _ENTRIES[key]
+    found = read(value)
     if found is _NOT:
-        raise ValueError(f"{line}: that cannot be; write {_FORMS[key]}.")
+        raise ValueError(f"{line}: that cannot be; write {form}.")
     return found
 
 
 _NOT = object()
-_COUNTS = ("branches", "metrics")
+_COUNTS = ("branches", "metrics", "metrics_per_experiment", "metrics_per_day")
 
 
 def _names(value: Any) -> Any:
@@ -233,25 +238,18 @@ def _fingerprints(value: Any) -> Any:
     return dict(value) if sound else _NOT
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "algorithms": _names,
-    "K": _range(1),
-    "rounds": _range(1),
-    "batch": _range(FEWEST),
-    "hours": _hours,
-    "seconds": _amount(1e-3),
-    "memory": _amount(0.0),
-    **dict.fromkeys(_COUNTS, _count),
-    "sites": _fingerprints,
-}
-_FORMS = {
-    "algorithms": '"any", or names such as ["fedavg", "scaffold"]',
-    "K": "[least, most], from 1 on",
-    "rounds": "[least, most], from 1 on",
-    "batch": f"[least, most], from {FEWEST} on, for the update of one sample is that sample",
-    "hours": '"HH:MM-HH:MM"',
-    "seconds": "a number above 0",
-    "memory": "a number of GB, or 0",
-    **dict.fromkeys(_COUNTS, "a whole number, from 0 on"),
-    "sites": 'name = "SHA256:…", as `trimtab federate fingerprint` prints them',
+# How each entry is read, and what it may be.
+_ENTRIES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "algorithms": (_names, '"any", or names such as ["fedavg", "scaffold"]'),
+    "K": (_range(1), "[least, most], from 1 on"),
+    "rounds": (_range(1), "[least, most], from 1 on"),
+    "batch": (
+        _range(FEWEST),
+        f"[least, most], from {FEWEST} on, for the update of one sample is that sample",
+    ),
+    "hours": (_hours, '"HH:MM-HH:MM"'),
+    "seconds": (_amount(1e-3), "a number above 0"),
+    "memory": (_amount(0.0), "a number of GB, or 0"),
+    **dict.fromkeys(_COUNTS, (_count, "a whole number, from 0 on")),
+    "sites": (_fingerprints, 'name = "SHA256:…", as `trimtab federate fingerprint` prints them'),
 }

@@ -39,15 +39,12 @@ class Roster:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Roster":
         """Take the roster out of federation.json."""
-        return cls(
-            sites=dict(content["sites"]),
-            leaving=tuple(content.get("leaving", ())),
-            former=dict(content.get("former", {})),
-            removed=tuple(content.get("removed", ())),
-            until=dict(content.get("until", {})),
-            requests=dict(content.get("requests", {})),
-            readmit=tuple(content.get("readmit", ())),
-        )
+        given = {name: content[name] for name in ("sites", *OPTIONAL) if name in content}
+        facts: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else dict(value)
+            for name, value in given.items()
+        }
+        return cls(**facts)
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -159,10 +156,7 @@ class RosterFile:
     def remove_site(self, name: str) -> None:
         """Note that a site is to leave."""
         with self._changing() as content:
-            roster = Roster.from_json(content)
-            if name not in roster.sites:
-                known = ", ".join(roster.sites)
-                raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+            roster = self._with(content, name)
             if not set(roster.remaining) - {name}:
                 raise ValueError(f"{name!r} is the only site left; end the experiment instead.")
             content["leaving"] = list(dict.fromkeys((*roster.leaving, name)))
@@ -170,10 +164,7 @@ class RosterFile:
     def readmit(self, name: str) -> None:
         """Note that a site whose updates were refused is to be asked again."""
         with self._changing() as content:
-            roster = Roster.from_json(content)
-            if name not in roster.sites:
-                known = ", ".join(roster.sites)
-                raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+            roster = self._with(content, name)
             content["readmit"] = list(dict.fromkeys((*roster.readmit, name)))
 
     def readmitted(self, name: str) -> None:
@@ -191,6 +182,15 @@ class RosterFile:
                 content["former"] = {**roster.former, roster.fingerprints[name]: why}
                 content["removed"] = list(dict.fromkeys((*roster.removed, name)))
                 content.get("until", {}).pop(name, None)
+
+    @staticmethod
+    def _with(content: Mapping[str, Any], name: str) -> Roster:
+        """Return the roster; refuse the name of a site that is not in it."""
+        roster = Roster.from_json(content)
+        if name not in roster.sites:
+            known = ", ".join(roster.sites)
+            raise ValueError(f"there is no site {name!r}; the sites are {known}.")
+        return roster
 
     @staticmethod
     def _take_key(

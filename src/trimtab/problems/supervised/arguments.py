@@ -11,11 +11,11 @@ from torch.utils.data import TensorDataset
 
 from trimtab.core.streams import FORWARD, mix, seeded
 from trimtab.problems.supervised.batches import check_batch
-from trimtab.problems.supervised.clients import ClientData, no_samples, whole
+from trimtab.problems.supervised.clients import ClientData, whole
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import check_module, first_line
 from trimtab.problems.supervised.losses import Loss, loss_kind
-from trimtab.problems.supervised.reading import Collate, is_pair
+from trimtab.problems.supervised.reading import Collate, is_pair, no_samples
 
 Weights = Sequence[float] | Tensor | Literal["samples"] | None
 

@@ -19,15 +19,13 @@ from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import describe, leaves, map_tree
 from trimtab.problems.supervised.reading import (
     Reader,
+    check_data,
     check_dataset,
-    columns,
-    is_columns,
     is_sparse,
-    size,
+    no_samples,
 )
 
 _ENOUGH = 5  # A client with fewer rows needs all of them for training.
-_PIECE = 256  # Samples with a collate are checked for NaN in such batches, to bound memory.
 _KEPT = 128  # Clients of a lazy sequence in memory; all of them may be millions.
 _OWN = "the test part of client"
 _SMALL = 1 << 14  # Numbers of a client that is checked together with others, on a copy.
@@ -45,8 +43,7 @@ class HeldOutView:
     fraction: float
     seed: int
     held: bool  # whether these are the rows held out
-    as_samples: bool = False  # whether a client is a sequence of samples for a `collate`
-    on_batch: bool = False  # whether samples may be anything, for a loss of module and batch
+    reader: Reader  # knows whether a client is a sequence of samples
 
     def __len__(self) -> int:
         return len(self.whole)
@@ -57,10 +54,10 @@ class HeldOutView:
             item = item.tensors
         if isinstance(item, Data):
             return item.take(self._rows(i, len(item)).to(item.device))
-        if self.as_samples or not is_columns(item, on_batch=self.on_batch):
+        if self.reader.collate is not None or not self.reader.is_columns(item):
             check_dataset(owner, item)
             return Subset(item, self._rows(i, len(item)).tolist())
-        whole = Data(*columns(owner, item, on_batch=self.on_batch))
+        whole = Data(*self.reader.columns(owner, item))
         sizes = {len(leaf) if leaf.dim() else 0 for leaf in leaves(whole.batch)}
         if len(sizes) > 1 or 0 in sizes:
             return whole.batch  # The check of the whole data raises the error.
@@ -75,7 +72,7 @@ class HeldOutView:
 
     def whole_size(self, i: int) -> int:
         """Return how many rows client i has on both sides."""
-        return size(self.whole[i], as_samples=self.as_samples, on_batch=self.on_batch)
+        return self.reader.size(self.whole[i])
 
     def _rows(self, i: int, n: int) -> Tensor:
         order = torch.randperm(n, generator=stream(self.seed, SPLIT, i))
@@ -153,7 +150,7 @@ class ClientData:
             for i in clients:
                 if i not in found:
                     owner = f"{self.name} {i}"
-                    data = found[i] = self.reader.read(owner, self.clients[i])
+                    data = found[i] = self.reader.unchecked(owner, self.clients[i])
                     new.setdefault(data.kind if _is_small(data) else i, {})[owner] = data
             for group in new.values():
                 self._check(group)
@@ -226,59 +223,10 @@ def check_clients(clients: Any) -> None:
             )
 
 
-def check_data(owner: str, data: Data) -> None:
-    """Raise ValueError if there are no samples, NaN, or parts with different numbers of rows."""
-    if data.samples is None:
-        _check_rows(owner, data)
-        _check_finite(owner, data, 0)
-        return
-    if not len(data):
-        raise no_samples(owner)
-    for start in range(0, len(data), _PIECE):
-        _check_finite(owner, data.cut(start, start + _PIECE), start)
-
-
 def _is_small(data: Data) -> bool:
     """Return whether a check of this and other data together takes less time than one by one."""
     few = data.plain and data.X.dim() and data.y.dim() and data.X.numel() <= _SMALL
     return bool(few and len(data.y) == len(data.X) > 1)
-
-
-def _check_rows(owner: str, data: Data) -> None:
-    inputs, targets = leaves(data.X), leaves(data.y)
-    if not all(leaf.dim() for leaf in inputs):
-        raise ValueError(f"{owner} has one number as its inputs; pass samples, one in each row.")
-    if not len(data):
-        raise no_samples(owner)
-    counts = [len(leaf) for leaf in inputs]
-    if len(set(counts)) > 1:
-        raise ValueError(
-            f"{owner} has {counts[0]} rows in one part of its inputs but "
-            f"{next(count for count in counts if count != counts[0])} in another; pass a row for "
-            "each sample in every part."
-        )
-    for y in targets:
-        if y.dim() == 0 or y.shape[0] != counts[0]:
-            raise ValueError(
-                f"{owner} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
-                "pass as many of one as of the other."
-            )
-
-
-def _check_finite(owner: str, data: Data, first: int) -> None:
-    for name, tree in (("inputs", data.X), ("targets", data.y)):
-        for part in leaves(tree):
-            if part.is_floating_point() and not bool(part.isfinite().all()):
-                row = int((~part.isfinite().reshape(len(part), -1).all(1)).nonzero()[0])
-                raise ValueError(
-                    f"{owner} has NaN or infinity in its {name} (first in sample {first + row}); "
-                    "drop or fill in such samples."
-                )
-
-
-def no_samples(owner: str) -> ValueError:
-    """Return the error for data without samples."""
-    return ValueError(f"{owner} has no samples; leave it out, or give it data.")
 
 
 class EvaluationData:
@@ -335,7 +283,6 @@ class EvaluationData:
 
     def _read(self, owner: str, item: Any) -> Data:
         data = self.reader.read(owner, item)
-        check_data(owner, data)
         self.check(owner, data)
         return data
 
@@ -345,7 +292,6 @@ class EvaluationData:
         for whose, item in items:
             if item is not None:
                 part = self.reader.read(whose, item)
-                check_data(whose, part)
                 if parts and _shapes(part) != _shapes(parts[0]):
                     self.check(parts[0].owner, parts[0])
                     self.check(whose, part)

@@ -122,7 +122,9 @@ def _parts(module: nn.Module) -> list[Layer] | None:
         if kind not in _FORWARDS or not is_unpatched(layer, _FORWARDS[kind]):
             return None
         what = "linear" if kind is nn.Linear else _ACTIVATIONS.get(kind) or _other(layer)
-        parts.append((layer, "gelu_tanh" if kind is nn.GELU and _by_tanh(layer) else what))
+        if isinstance(layer, nn.GELU) and layer.approximate == "tanh":
+            what = "gelu_tanh"
+        parts.append((layer, what))
         for parameter in layer._parameters.values():
             if parameter is None:
                 continue
@@ -131,10 +133,6 @@ def _parts(module: nn.Module) -> list[Layer] | None:
                 return None
             seen.add(id(parameter))
     return parts
-
-
-def _by_tanh(layer: Any) -> bool:
-    return bool(layer.approximate == "tanh")
 
 
 def _other(layer: Any) -> str:

@@ -16,14 +16,12 @@ from trimtab.core.streams import ERROR, stream
 from trimtab.core.threads import KEEPS_CORES_BUSY, WORTH_A_THREAD, one_thread
 from trimtab.problems.metrics import (
     BUILTIN_METRICS,
+    builtin,
     find_metric,
-    is_builtin,
-    is_pooled,
-    needs_classifier,
     ranges_of,
 )
 from trimtab.problems.supervised.data import Data
-from trimtab.problems.supervised.flat import Tree, first_line, join, leaves, version
+from trimtab.problems.supervised.flat import Tree, first_line, join, versions
 from trimtab.problems.supervised.losses import Loss, OnBatch, correct, ignored_label, loss_kind
 from trimtab.problems.supervised.mean_loss import MeanLoss
 
@@ -49,44 +47,37 @@ class Evaluation:
     metrics: functions by name, as `functions` returns them.
     in_target_units: puts outputs and targets into the units of metrics; None where those are the
         units of the loss.
+    layers: the module's description for the kernel; None if the kernel cannot run it.
     """
 
     mean_loss: MeanLoss
     metrics: Mapping[str, Measure]
-    in_target_units: Callable[[Tensor], Tensor] | None = None
+    in_target_units: Callable[[Tensor], Tensor] | None
+    layers: kernel.Layers | None
 
     @torch.no_grad()
-    def on(self, data: Data, x: Vector, layers: kernel.Layers | None) -> dict[str, float]:
-        """Return all metrics at x on some data, by the kernel if `layers` is not None."""
-        layers = layers if layers is not None and data.fits_kernel(layers) else None
-        output = self._outputs(data, x, layers)
-        return self._measured(output, data, x, layers, self.metrics)
+    def on(self, data: Data, x: Vector) -> dict[str, float]:
+        """Return all metrics at x on some data."""
+        return self._measured(self._outputs(data, x), data, x, self.metrics)
 
     @torch.no_grad()
-    def over(
-        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
-    ) -> dict[str, float]:
+    def over(self, clients: Iterable[Data], p: Sequence[float], x: Vector) -> dict[str, float]:
         """Return the mean of all metrics over clients with weights p_i.
 
         Built-in metrics whose mean has no meaning (auc, f1, ...) are computed on all samples.
         """
-        if layers is not None and not self.metrics:
+        if self.layers is not None and not self.metrics:
             rows = list[dict[str, float]]()
             for group in _groups(clients):
-                rows += self._at_once(group, x, layers) or [self.on(d, x, layers) for d in group]
+                rows += self._at_once(group, x, self.layers) or [self.on(d, x) for d in group]
             return weighted_mean(rows, p)
-        return self._over_in_turn(clients, p, x, layers)
-
-    def _over_in_turn(
-        self, clients: Iterable[Data], p: Sequence[float], x: Vector, layers: kernel.Layers | None
-    ) -> dict[str, float]:
-        means = {name: f for name, f in self.metrics.items() if not is_pooled(f)}
-        rest = {name: f for name, f in self.metrics.items() if is_pooled(f)}
-        rows, kept = list[dict[str, float]](), list[tuple[Tree, Tree]]()
+        known = {name: builtin(f) for name, f in self.metrics.items()}
+        rest = {name: self.metrics[name] for name, own in known.items() if own and own.pooled}
+        means = {name: f for name, f in self.metrics.items() if name not in rest}
+        rows, kept = [], list[tuple[Tree, Tree]]()
         for data in clients:
-            fast = layers if layers is not None and data.fits_kernel(layers) else None
-            output = self._outputs(data, x, fast)
-            rows.append(self._measured(output, data, x, fast, means))
+            output = self._outputs(data, x)
+            rows.append(self._measured(output, data, x, means))
             # Only outputs and targets are collected; the inputs of a lazy sequence are not.
             if rest:
                 kept.append((_scores_for(rest, output, data.y), data.y))
@@ -135,9 +126,13 @@ class Evaluation:
         both = zip(losses, shares, strict=True)
         return [{"loss": loss, "accuracy": share} for loss, share in both]
 
-    def _outputs(self, data: Data, x: Vector, layers: kernel.Layers | None) -> Tree:
+    def _layers_for(self, data: Data) -> kernel.Layers | None:
+        """Return the module's description if the kernel takes these data too."""
+        return self.layers if self.layers is not None and data.fits_kernel(self.layers) else None
+
+    def _outputs(self, data: Data, x: Vector) -> Tree:
         """Return the module's outputs; None for a loss of module and batch."""
-        mean, d = self.mean_loss, self.mean_loss.model.d
+        mean, d, layers = self.mean_loss, self.mean_loss.model.d, self._layers_for(data)
         if isinstance(mean.loss, OnBatch):
             return None
         large = layers is None and d >= KEEPS_CORES_BUSY
@@ -149,16 +144,11 @@ class Evaluation:
             return mean.outputs(x, data)
 
     def _measured(
-        self,
-        output: Tree,
-        data: Data,
-        x: Vector,
-        layers: kernel.Layers | None,
-        metrics: Mapping[str, Measure],
+        self, output: Tree, data: Data, x: Vector, metrics: Mapping[str, Measure]
     ) -> dict[str, float]:
         """Return the loss, the accuracy of a classifier and some metrics of these outputs."""
         mean = self.mean_loss
-        large = layers is None and mean.model.d >= KEEPS_CORES_BUSY
+        large = mean.model.d >= KEEPS_CORES_BUSY and self._layers_for(data) is None
         with mean.precision(x), one_thread(when=not large):
             if isinstance(mean.loss, OnBatch):
                 measured = {"loss": float(mean.value(x, data))}
@@ -180,12 +170,15 @@ class Evaluation:
         if self.in_target_units and isinstance(output, Tensor) and isinstance(y, Tensor):
             output, y = self.in_target_units(output), self.in_target_units(y)
         for name, metric in metrics.items():
-            if is_builtin(metric):
-                found = _scores_for({name: metric}, output, y)
-                scores, labels = _as_logits(self.mean_loss.loss, found, y)
-                measured[name] = _ready_number(name, metric, scores, labels)
-            else:
+            if builtin(metric) is None:
                 measured[name] = _number(name, metric, output, y)
+                continue
+            found = _scores_for({name: metric}, output, y)
+            scores, labels = _as_logits(self.mean_loss.loss, found, y)
+            try:
+                measured[name] = float(metric(scores, labels))
+            except ValueError as error:
+                raise ValueError(f"metric '{name}': {error}") from error
         return measured
 
 
@@ -248,8 +241,8 @@ def _function(given: Any, loss: Loss, by_name: bool = False) -> Measure:
             f"metric {given!r} is a function of outputs and targets, which a loss of module and "
             "batch does not have; pass OnBatch(f) by name, with f(module, batch) a number."
         )
-    numbers = loss_kind(loss)
-    if needs_classifier(chosen) and numbers is not None and numbers.is_regression:
+    numbers, own = loss_kind(loss), builtin(chosen)
+    if own and own.classifier and numbers is not None and numbers.is_regression:
         raise ValueError(
             f"metric {given!r} needs a classifier, but the loss is {numbers.name}; pass mse, mae, "
             "r2 or auc, or your own function."
@@ -315,14 +308,6 @@ def _as_logits(loss: Loss, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return output, y
 
 
-def _ready_number(name: str, metric: Measure, output: Tensor, y: Tensor) -> float:
-    """Return the value of a built-in metric; an error names the metric."""
-    try:
-        return float(metric(output, y))
-    except ValueError as error:
-        raise ValueError(f"metric '{name}': {error}") from error
-
-
 def _scores(output: Tree, y: Tree) -> Tensor | None:
     """Return the outputs for a built-in metric: a tensor, or the `logits` of a dict.
 
@@ -337,21 +322,16 @@ def _scores(output: Tree, y: Tree) -> Tensor | None:
 def _scores_for(metrics: Mapping[str, Measure], output: Tree, y: Tree) -> Tensor:
     """Return the outputs for built-in metrics; raise ValueError if there are none."""
     found = _scores(output, y)
-    if found is None:
-        raise ValueError(_no_scores(*next(iter(metrics.items())), output, y))
-    return found
-
-
-def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
-    """Return the message for outputs that a built-in metric cannot take."""
+    if found is not None:
+        return found
     keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
     what = f"the module returns a {type(output).__name__}{keys}"
     if not isinstance(y, Tensor):
         what = f"targets are a {type(y).__name__}"
     # The message shows the function that the user can call on the right parts of the outputs.
-    builtin = (each.function for each in BUILTIN_METRICS.values())
-    function = next(each.__name__ for each in builtin if each is metric)
-    return (
+    name, metric = next(iter(metrics.items()))
+    function = getattr(metric, "__name__", metric)
+    raise ValueError(
         f"metric '{name}' needs scores and targets in one tensor each, but {what}; pass "
         f"{{'{name}': lambda output, y: metrics.{function}(scores of output, labels of y)}}, with "
         "metrics from trimtab.problems."
@@ -360,10 +340,9 @@ def _no_scores(name: str, metric: Measure, output: Tree, y: Tree) -> str:
 
 def _number(name: str, metric: Measure, output: Tree, y: Tree) -> float:
     """Return the value of a user's metric; raise ValueError if it changes outputs or targets."""
-    tensors = [*leaves(output), *leaves(y)]
-    before = [version(t) for t in tensors]
+    before = versions((output, y))
     value = metric(output, y)
-    if [version(t) for t in tensors] != before:
+    if versions((output, y)) != before:
         raise ValueError(
             f"metric '{name}' changes outputs or targets in place; let it work on copies."
         )
@@ -379,9 +358,7 @@ def _as_number(name: str, value: Any) -> float:
         ) from error
 
 
-def metric_standard_error(
-    evaluation: Evaluation, data: Data, x: Vector, layers: kernel.Layers | None, name: str
-) -> float | None:
+def metric_standard_error(evaluation: Evaluation, data: Data, x: Vector, name: str) -> float | None:
     """Return the standard error of a metric at x, by leaving out a twentieth of the rows in turn.
 
     This jackknife works for every metric, also for those that are not means. None if the error is
@@ -390,7 +367,6 @@ def metric_standard_error(
     evaluation: the metrics.
     data: the rows.
     x: the point.
-    layers: as for `Evaluation.on`.
     name: the metric.
     """
     n = len(data)
@@ -402,19 +378,16 @@ def metric_standard_error(
     values = []
     for group in range(groups):
         rows = order[torch.arange(n) % groups != group].sort().values
-        measured = evaluation.on(data.take(rows.to(data.device)), x, layers)
+        measured = evaluation.on(data.take(rows.to(data.device)), x)
         values.append(measured.get(name, float("nan")))
     if not all(map(isfinite, values)):
         return None
     if max(values) == min(values):
-        return _error_of_equals(evaluation, name, n)
+        # If all rows give the same value, the jackknife finds no error, though the next row may
+        # differ. By Laplace's rule of succession 1 in n + 2 does, so that the error is this share
+        # of the range.
+        metric = ranges_of(evaluation.metrics, None).get(name)
+        span = inf if metric is None else metric.high - metric.low
+        return span / (n + 2) if isfinite(span) else 0.0
     mean = fmean(values)
     return sqrt((groups - 1) / groups * sum((value - mean) ** 2 for value in values))
-
-
-def _error_of_equals(evaluation: Evaluation, name: str, n: int) -> float:
-    # If all rows give the same value, the jackknife finds no error, though the next row may differ.
-    # By Laplace's rule of succession 1 in n + 2 does, so that the error is this share of the range.
-    metric = ranges_of(evaluation.metrics, None).get(name)
-    span = inf if metric is None else metric.high - metric.low
-    return span / (n + 2) if isfinite(span) else 0.0

@@ -1,6 +1,6 @@
 """What tells one Supervised from another in a saved run: its settings, code, numbers and data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -15,14 +15,7 @@ from trimtab.problems.supervised.evaluation import Measure
 from trimtab.problems.supervised.flat import FlatModule, Tree, parts
 from trimtab.problems.supervised.hugging_face import Fields
 from trimtab.problems.supervised.losses import Loss
-from trimtab.problems.supervised.reading import (
-    Collate,
-    as_tensor,
-    columns,
-    is_columns,
-    size,
-    stacked,
-)
+from trimtab.problems.supervised.reading import Collate, as_tensor
 from trimtab.problems.supervised.tables import Columns
 
 
@@ -40,24 +33,40 @@ class FingerprintParts:
 
     def fingerprint(self) -> str:
         """Return a line with a value for each part."""
-        uniform = self.weights.stride() == (0,)
+        uniform, clients = self.weights.stride() == (0,), self.clients
         sizes = {"N": len(self.weights), "d": self.model.d}
         hashes = {
-            "start": hashed_tensors(self._start()),
+            "start": hashed_tensors(list(self.model.state_dict(self.model.start).values())),
             "weights": "uniform" if uniform else hashed_tensors([self.weights]),
-            "data": "?" if self._items is None else self._hashed(self._items),
+            # The data of the clients, whether learnt from or held out, if they are in memory.
+            "data": self._hashed(whole(clients.clients)) if clients.in_memory else "?",
             "test": None if self.unseen.given is None else self._hashed([self.unseen.given]),
         }
         return line("Supervised", {**sizes, **self.settings, **self.code, **hashes, **self._more()})
 
-    @property
-    def _items(self) -> Sequence[Any] | None:
-        """The data of the clients, whether learnt from or held out; None if not in memory."""
-        return whole(self.clients.clients) if self.clients.in_memory else None
-
     def _hashed(self, items: Iterable[Any]) -> str:
-        reader = self.clients.reader
-        return hashed_items(items, as_samples=reader.collate is not None, on_batch=reader.on_batch)
+        """Return a hash of data; of a Dataset that reads its samples, of its size."""
+        reader, digest, complete = self.clients.reader, sha256(), True
+        for item in items:
+            if item is None:
+                digest.update(b"none")
+            elif isinstance(item, Data):
+                _update(digest, item.batch)
+            elif reader.collate is not None and isinstance(item, list | tuple):
+                code = hashed_code(item)
+                digest.update(code.encode())
+                complete = complete and not code.endswith("?")
+            elif isinstance(item, TensorDataset):
+                for part in item.tensors:
+                    update(digest, as_tensor("the data", part))
+            elif isinstance(item, tuple | list | Mapping) and item:
+                found = item if reader.is_columns(item) else reader.stacked("a client", item)
+                for tree in reader.columns("a client", found):
+                    _update(digest, tree)
+            else:
+                digest.update(repr(reader.size(item)).encode())
+                complete = False
+        return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 
     def _more(self) -> dict[str, str]:
         """Return the parts that most problems do not have."""
@@ -73,10 +82,6 @@ class FingerprintParts:
             more["target_scale"] = hashed_tensors([self.columns.scale_of_targets])
         return more
 
-    def _start(self) -> list[Tensor]:
-        """Return the parameters and buffers that a run starts with."""
-        return list(self.model.state_dict(self.model.start).values())
-
 
 def hashes_of_code(
     loss: Loss, metrics: Mapping[str, Measure], model: FlatModule, collate: Collate | None
@@ -90,33 +95,6 @@ def hashes_of_code(
         "module": hashed_code((modes, model.module), values=False),
         **more,
     }
-
-
-def hashed_items(items: Iterable[Any], *, as_samples: bool = False, on_batch: bool = False) -> str:
-    """Return a hash of the data of clients; of a Dataset that reads its samples, of its size."""
-    digest, complete = sha256(), True
-    for item in items:
-        if item is None:
-            digest.update(b"none")
-            continue
-        if isinstance(item, Data):
-            _update(digest, item.batch)
-        elif as_samples and isinstance(item, list | tuple):
-            code = hashed_code(item)
-            digest.update(code.encode())
-            complete = complete and not code.endswith("?")
-        elif isinstance(item, TensorDataset):
-            for part in item.tensors:
-                update(digest, as_tensor("the data", part))
-        elif isinstance(item, tuple | list | Mapping) and item:
-            given = is_columns(item, on_batch=on_batch)
-            found = item if given else stacked("a client", item, on_batch=on_batch)
-            for tree in columns("a client", found, on_batch=on_batch):
-                _update(digest, tree)
-        else:
-            digest.update(repr(size(item, as_samples=as_samples, on_batch=on_batch)).encode())
-            complete = False
-    return f"{digest.hexdigest()[:16]}{'' if complete else '?'}"
 
 
 def _update(digest: Any, tree: Tree) -> None:

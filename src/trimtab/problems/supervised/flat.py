@@ -218,12 +218,9 @@ class FlatModule:
 
     def __call__(self, x: Vector, X: Tree) -> Any:
         """Return the module's output at x."""
-        module = self.at(x)
-        if not isinstance(X, Tensor):
-            return self._of_parts(X)
-        before = version(X)
-        output = module(X)
-        if version(X) != before:
+        module, before = self.at(x), versions(X)
+        output = module(X) if isinstance(X, Tensor) else self._of_parts(X)
+        if versions(X) != before:
             raise ValueError(changes_inputs(_name(self.module)))
         return output
 
@@ -237,15 +234,11 @@ class FlatModule:
 
     def _of_parts(self, X: Tree) -> Any:
         """Return the output for a dict or tuple: its arguments, if its forward has such, or one."""
-        names = X if isinstance(X, Mapping) else {}
-        places = () if isinstance(X, Mapping) else X
         if self._spread is None:
-            self._spread = accepts(self.module.forward, places, names)
-        before = [version(leaf) for leaf in leaves(X)]
-        output = self.module(*places, **names) if self._spread else self.module(X)
-        if [version(leaf) for leaf in leaves(X)] != before:
-            raise ValueError(changes_inputs(_name(self.module)))
-        return output
+            self._spread = takes_parts(self.module.forward, X)
+        if not self._spread:
+            return self.module(X)
+        return self.module(**X) if isinstance(X, Mapping) else self.module(*X)
 
     def gradient(self, loss: Tensor) -> Vector:
         """Return the gradient of a loss with respect to the vector it was computed at."""
@@ -397,10 +390,11 @@ def check_module(module: nn.Module) -> None:
             raise ValueError(f"{where} holds NaN or infinity; pass finite numbers.")
 
 
-def accepts(forward: Callable[..., Any], places: Sequence[Any], names: Mapping[str, Any]) -> bool:
-    """Return whether a function takes these arguments by place and by name."""
+def takes_parts(forward: Callable[..., Any], X: Tree) -> bool:
+    """Return whether a function takes the parts of a dict by name, or those of a tuple by place."""
+    arguments = inspect.signature(forward)
     try:
-        inspect.signature(forward).bind(*places, **names)
+        _ = arguments.bind(**X) if isinstance(X, Mapping) else arguments.bind(*X)
     except TypeError:
         return False
     return True
@@ -410,6 +404,11 @@ def version(t: Tensor) -> int:
     """Return a number that changes when a tensor, or the tensor it is a view of, is written to."""
     # Tensors of inference mode have no counter.
     return -1 if t.is_inference() else t._version
+
+
+def versions(tree: Tree) -> list[int]:
+    """Return the `version` of each tensor of a tree."""
+    return [version(tree)] if isinstance(tree, Tensor) else [version(t) for t in leaves(tree)]
 
 
 def changes_inputs(owner: str) -> str:

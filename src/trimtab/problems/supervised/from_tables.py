@@ -1,60 +1,23 @@
 """Constructors of Supervised from a pandas DataFrame or a Hugging Face dataset."""
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Self
 
 from torch import Tensor, nn
 
 from trimtab.problems.partition import by_column
-from trimtab.problems.supervised.hugging_face import Fields, from_datasets
+from trimtab.problems.supervised.hugging_face import (
+    Fields,
+    clients_of,
+    datasets_of,
+    fields_of,
+    without_format,
+)
 from trimtab.problems.supervised.losses import Loss, loss_kind
 from trimtab.problems.supervised.reading import Collate
 from trimtab.problems.supervised.tables import Columns, column_of
-
-
-def from_frame(
-    frame: Any,
-    *,
-    client: str,
-    target: str | Sequence[str],
-    module: nn.Module | Callable[..., nn.Module],
-    loss: Loss,
-    standardise: bool,
-    held_out: Mapping[str, Any],
-) -> tuple[dict[str, Any], Columns, list[Any]]:
-    """Return the arguments of Supervised for a table, its encoding, and the clients' names."""
-    if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
-        raise ValueError(
-            f"from_frame got a {type(frame).__name__}; pass a DataFrame of pandas, or clients as "
-            "pairs (X, y) to Supervised itself."
-        )
-    if not frame.columns.is_unique:
-        raise ValueError("the table has two columns of one name; rename one of them.")
-    _check_names(client, target)
-    if not len(frame):
-        raise ValueError("the table has no rows; pass one with some.")
-    owner = column_of(frame, client, "the table")
-    known = loss_kind(loss)
-    columns = Columns.of(
-        frame,
-        target=target,
-        without=[client],
-        standardise=standardise,
-        scale_target=standardise and known is not None and known.is_regression,
-    )
-    X, y = columns.read(frame, loss)
-    rows = by_column(owner.tolist())
-    arguments: dict[str, Any] = {
-        "module": sized(module, columns.width),
-        "loss": loss,
-        "clients": [(X[part], y[part]) for part in rows.values()],
-    }
-    for name, table in held_out.items():
-        if table is not None:
-            arguments[name] = columns.read(table, loss, f"the {name} table")
-    return arguments, columns, list(rows)
 
 
 def _check_names(client: Any, target: Any) -> None:
@@ -123,16 +86,32 @@ class TableConstructors:
             True; for a regression by one of torch's losses also the target.
         settings: further arguments of Supervised.
         """
-        given, columns, names = from_frame(
+        if not hasattr(frame, "columns") or not hasattr(frame, "iloc"):
+            raise ValueError(
+                f"from_frame got a {type(frame).__name__}; pass a DataFrame of pandas, or clients "
+                "as pairs (X, y) to Supervised itself."
+            )
+        if not frame.columns.is_unique:
+            raise ValueError("the table has two columns of one name; rename one of them.")
+        _check_names(client, target)
+        if not len(frame):
+            raise ValueError("the table has no rows; pass one with some.")
+        owner, known = column_of(frame, client, "the table"), loss_kind(loss)
+        columns = Columns.of(
             frame,
-            client=client,
             target=target,
-            module=module,
-            loss=loss,
+            without=[client],
             standardise=standardise,
-            held_out={"test": test, "validation": validation},
+            scale_target=standardise and known is not None and known.is_regression,
         )
-        return cls(**given, **settings)._of_table(columns, names)
+        X, y = columns.read(frame, loss)
+        rows = by_column(owner.tolist())
+        for name, table in {"test": test, "validation": validation}.items():
+            if table is not None:
+                settings[name] = columns.read(table, loss, f"the {name} table")
+        clients = [(X[part], y[part]) for part in rows.values()]
+        given = {"module": sized(module, columns.width), "loss": loss, "clients": clients}
+        return cls(**given, **settings)._of_table(columns, list(rows))
 
     @classmethod
     def from_datasets(
@@ -163,16 +142,17 @@ class TableConstructors:
         collate: makes a dict with these columns of a list of rows, which are dicts.
         settings: further arguments of Supervised.
         """
-        given, fields, names = from_datasets(
-            dataset,
-            client=client,
-            inputs=inputs,
-            target=target,
-            loss=loss,
-            collate=collate,
-            held_out={"test": test, "validation": validation},
-        )
-        return cls(**{"module": module} | given, **settings)._of_table(fields, names)
+        parts = datasets_of(dataset, client)
+        fields = fields_of(parts, client, inputs, target, loss)
+        read = partial(fields.read, as_samples=collate is not None)
+        clients, names = clients_of(parts, client, read)
+        if collate is not None:
+            settings["collate"] = fields.after(collate)
+        for name, other in {"test": test, "validation": validation}.items():
+            if other is not None:
+                settings[name] = read(without_format(other))
+        given = {"module": module, "loss": loss, "clients": clients}
+        return cls(**given, **settings)._of_table(fields, names)
 
     def _of_table(self, columns: Columns | Fields | None, names: list[Any] | None) -> Self:
         self.columns, self.names = columns, names

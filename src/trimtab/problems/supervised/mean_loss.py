@@ -25,7 +25,7 @@ from trimtab.problems.supervised.checks import (
 )
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
 from trimtab.problems.supervised.data import Data, PassedValues
-from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, version
+from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, versions
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
 GENERATORS = RLock()  # held while torch's global generators are seeded for one client
@@ -217,23 +217,19 @@ class MeanLoss:
 
     def of_outputs(self, output: Tree, data: Data) -> Tensor:
         """Return the loss of outputs; raise ValueError if it changes the targets."""
+        before = versions(data.y)
         with _Naming(data.owner):
-            return self._of_outputs(output, data.y)
-
-    def _of_outputs(self, output: Tree, y: Tree) -> Tensor:
-        targets = [y] if isinstance(y, Tensor) else leaves(y)
-        before = [version(target) for target in targets]
-        loss = self.loss(output, y)
-        if [version(target) for target in targets] != before:
+            loss = self.loss(output, data.y)
+        if versions(data.y) != before:
             raise ValueError(changes_targets("the loss"))
         return loss
 
     def _on_batch(self, function: OnBatch, what: str, x: Vector, data: Data) -> Any:
         """Return the value of a function of module and batch, which must not change the batch."""
         model, batch = self.thread_model, data.batch
-        before = [version(leaf) for leaf in leaves(batch)]
+        before = versions(batch)
         value = function(model.at(x), batch)
-        if [version(leaf) for leaf in leaves(batch)] != before:
+        if versions(batch) != before:
             raise ValueError(changes_batch(what))
         return value
 
@@ -306,7 +302,7 @@ class MeanLoss:
             if isinstance(self.loss, OnBatch):
                 loss: Tensor = self._on_batch(self.loss, "the loss", x, data)
                 return loss
-            return self._of_outputs(model(x, data.X), data.y)
+            return self.of_outputs(model(x, data.X), data)
 
     def _through_outputs(self, x: Vector, data: Data, pieces: list[Data], training: bool) -> Vector:
         """Return the gradient of a loss that may not be a mean, by way of all outputs.

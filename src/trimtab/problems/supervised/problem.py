@@ -35,10 +35,8 @@ from trimtab.problems.supervised.clients import (
     HeldOutView,
     check_clients,
     check_fraction,
-    no_samples,
     with_own_tests,
 )
-from trimtab.problems.supervised.curvature import Curvature
 from trimtab.problems.supervised.data import Data, FirstBatch
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
@@ -54,9 +52,9 @@ from trimtab.problems.supervised.from_tables import TableConstructors
 from trimtab.problems.supervised.graphs import Vectorised
 from trimtab.problems.supervised.losses import Loss, OnBatch, check_loss, least_value
 from trimtab.problems.supervised.mean_loss import MeanLoss
-from trimtab.problems.supervised.objective import Objective, PooledObjective
+from trimtab.problems.supervised.objective import Curvature, PooledObjective, pooled
 from trimtab.problems.supervised.oracles import Oracles
-from trimtab.problems.supervised.reading import Collate, Reader
+from trimtab.problems.supervised.reading import Collate, Reader, no_samples
 
 
 class Supervised(TableConstructors, ModelWithStatistics, Problem):
@@ -167,11 +165,11 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         if client is not None:
             own = self._evaluation_data.own(client)
             data = self.clients[client] if own is None else own
-            return self._evaluation.on(data, x, self.kernel)
+            return self._evaluation.on(data, x)
         if self.has_test:
-            return self._evaluation.on(self.test, x, self.kernel)
+            return self._evaluation.on(self.test, x)
         each = (self.clients[i] for i in range(self.N))
-        return self._evaluation.over(each, self.weights.tolist(), x, self.kernel)
+        return self._evaluation.over(each, self.weights.tolist(), x)
 
     # -- data held out
 
@@ -193,8 +191,7 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         if self._evaluation_data.held_out is not None:
             return self
         given, reader = self.clients.clients, self.clients.reader
-        how = (reader.collate is not None, reader.on_batch)
-        kept, held = (HeldOutView(given, fraction, seed, held, *how) for held in (False, True))
+        kept, held = (HeldOutView(given, fraction, seed, held, reader) for held in (False, True))
         parted = self.replace(clients=kept, validation=held)
         made = parted if not self.clients.in_memory or parted.has_validation else self
         return record_step(self, made, "split", fraction, seed)  # type: ignore[no-any-return]
@@ -210,13 +207,12 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
             raise ValueError(
                 "Supervised has no validation data; pass validation=…, or call problem.split(0.1)."
             )
-        return self._evaluation.on(self._evaluation_data.validation, x, self.kernel)
+        return self._evaluation.on(self._evaluation_data.validation, x)
 
     def validation_error(self, x: Vector, metric: str) -> float | None:
         """Return the standard error of a metric of `validate` that comes from its few rows."""
-        return metric_standard_error(
-            self._evaluation, self._evaluation_data.validation, x, self.kernel, metric
-        )
+        data = self._evaluation_data.validation
+        return metric_standard_error(self._evaluation, data, x, metric)
 
     def has_own_test(self, i: int) -> bool:
         """Return whether client i has its own test part, on which it is evaluated."""
@@ -264,48 +260,57 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         """
         return self._oracles.play(layers, tape, clients, weights, seed, r, inputs, outputs)
 
+    @torch.no_grad()
     def client_loss(self, i: int, x: Vector) -> float:
         """Return f_i(x), without dropout."""
-        return self._objective.client_loss(i, x)
+        return float(self._mean_loss.value(x, self.clients[i]) + self.l2 / 2 * x.square().sum())
 
     def client_gradient(self, i: int, x: Vector) -> Vector:
         """Return the gradient of f_i at x on all its data, without dropout."""
-        return self._objective.client_gradient(i, x)
+        return self._oracles.gradient(x, self.clients[i], training=False, whole=True)
 
     def client_hvp(self, i: int, x: Vector, V: Tensor) -> Tensor:
         """Return the Hessian of f_i at x times each row of V (or times V), without dropout."""
-        return self._objective.client_products(i, x, V)
+        rows = V.reshape(-1, len(x))
+        products = self._mean_loss.hessian_products(x, self.clients[i], rows)
+        return products.add_(rows, alpha=self.l2).view(V.shape)
 
     @property
     def chunk_hvp(self) -> Callable[[Sequence[int], Vector, Tensor], Tensor] | None:
         """(clients, x, V) -> their Hessians times the rows of V; None where in turn is as fast."""
-        is_faster = self._curvature.is_faster(self.clients, self.batch)
-        return self._objective.products if is_faster else None
 
-    def loss(self, x: Vector) -> float:
-        """Return f(x), over all clients."""
-        return self._objective.loss(x)
+        def products(clients: Sequence[int], x: Vector, V: Tensor) -> Tensor:
+            rows = V.expand(len(clients), *V.shape[-2:])
+            found = self._curvature.products(x, [self.clients[i] for i in clients], rows)
+            return found.add_(rows, alpha=self.l2)
 
-    def gradient(self, x: Vector) -> Vector:
-        """Return the gradient of f at x, over all clients."""
-        return self._objective.gradient(x)
+        return products if self._curvature.is_faster(self.clients, self.batch) else None
 
     def in_one_pass(self) -> PooledObjective | None:
         """Return f and its gradient on all samples together; None where clients must be apart."""
-        return self._objective.in_one_pass()
+        if not self.clients.in_memory:
+            return None
+        data = [self.clients[i] for i in range(self.N)]
+        return pooled(self._mean_loss, data, self.weights.tolist(), self.l2)
 
     @property
     def client_hessian(self) -> Callable[[int, Vector], Tensor] | None:
         """(i, x) -> the Hessian of f_i at x, (d, d); None where it has no closed form."""
-        return self._objective.client_hessian()
+        whole = self._curvature.whole(self.clients)
+        if whole is None:
+            return None
+        return lambda i, x: whole(i, x) + self.l2 * torch.eye(len(x)).to(x)
 
     def sample_gradient(self, x: Vector, data: Data) -> Vector:
         """Return the gradient at x of the mean loss on some samples, plus l2 x, without dropout."""
-        return self._objective.sample_gradient(x, data)
+        return self._oracles.gradient(x, data, training=False)
 
     def sample_gradients(self, x: Vector, data: Data) -> Tensor:
         """Return the gradients at x of the losses on single samples, each plus l2 x."""
-        return self._objective.sample_gradients(x, data)
+        form, each = self._mean_loss.closed_form, [data.cut(j, j + 1) for j in range(len(data))]
+        if form is None or not data.fits_kernel(form.layers):
+            return torch.stack([self.sample_gradient(x, one) for one in each])
+        return form.gradients(x, [(one.X, one.y, None) for one in each]) + self.l2 * x
 
     @property
     def test(self) -> Data:
@@ -389,7 +394,12 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
     @cached_property
     def fingerprint(self) -> str:
         """Text that distinguishes this problem from others in a saved run, part by part."""
-        return self._identity().fingerprint()
+        settings = {
+            **{"batch": self.batch, "sampling": self.sampling},
+            **{"l2": self.l2, "autocast": self.autocast},
+        }
+        what = (self.model, self.weights, self.clients, self._evaluation_data, self.columns)
+        return FingerprintParts(settings, self._code, *what).fingerprint()
 
     def __repr__(self) -> str:
         return described(type(self).__name__, self.model.module, self.loss_function, self.clients)
@@ -404,20 +414,8 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
         )
 
     @property
-    def _objective(self) -> Objective:
-        return Objective(self._oracles, self._curvature, self.weights)
-
-    @property
     def _evaluation(self) -> Evaluation:
-        return Evaluation(self._mean_loss, self.metrics, self.in_target_units)
-
-    def _identity(self) -> FingerprintParts:
-        settings = {
-            **{"batch": self.batch, "sampling": self.sampling},
-            **{"l2": self.l2, "autocast": self.autocast},
-        }
-        what = (self.model, self.weights, self.clients, self._evaluation_data, self.columns)
-        return FingerprintParts(settings, self._code, *what)
+        return Evaluation(self._mean_loss, self.metrics, self.in_target_units, self.kernel)
 
     def _check(self, owner: str, data: Data) -> None:
         """Raise ValueError if data do not fit the module, the loss, or the first data."""

@@ -1,4 +1,4 @@
-"""Read the data of clients as tensors: pairs (X, y), dicts, arrays, lists and Datasets."""
+"""Read and check the data of clients: pairs (X, y), dicts, arrays, lists and Datasets."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from trimtab._importing import describe_error
 from trimtab.problems.supervised.data import Data
@@ -33,7 +33,13 @@ class Reader:
     on_batch: bool = False
 
     def read(self, owner: str, item: Any) -> Data:
-        """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors."""
+        """Return a pair (X, y), or a map-style Dataset of such pairs, as tensors; check them."""
+        data = self.unchecked(owner, item)
+        check_data(owner, data)
+        return data
+
+    def unchecked(self, owner: str, item: Any) -> Data:
+        """Return the same without a check of its rows and values."""
         if isinstance(item, Data):
             return item
         # The usual pair of tensors needs none of the general case, which takes three times as long.
@@ -42,13 +48,11 @@ class Reader:
             return Data(self._input(item[0]), self._target(item[1]), owner)
         if self.collate is not None:
             return Data(owner=owner, samples=tuple(samples_of(owner, item)), collate=self.collated)
-        if not is_columns(item, on_batch=self.on_batch):
-            item = stacked(owner, item, on_batch=self.on_batch)
-        return self.data(owner, item)
+        return self.data(owner, item if self.is_columns(item) else self.stacked(owner, item))
 
     def data(self, owner: str, item: Any) -> Data:
         """Return columns as tensors of this dtype, on this device."""
-        X, y = columns(owner, item, on_batch=self.on_batch)
+        X, y = self.columns(owner, item)
         if y is None:
             return Data(map_tree(self._whole_numbers, X), None, owner)
         return Data(map_tree(self._input, X), map_tree(self._target, y), owner)
@@ -90,7 +94,45 @@ class Reader:
 
     def size(self, item: Any) -> int:
         """Return the number of samples without reading them."""
-        return size(item, as_samples=self.collate is not None, on_batch=self.on_batch)
+        has_rows = self.collate is None and self.is_columns(item)
+        return rows_of(item) if has_rows else len(item)
+
+    def is_columns(self, item: Any) -> bool:
+        """Return whether data have a row per sample: a pair (X, y), for OnBatch also a dict."""
+        if self.on_batch and isinstance(item, tuple) and len(item) > 2:
+            return all(_is_array(each) and _length(each) == _length(item[0]) for each in item)
+        return is_pair(item) or (self.on_batch and isinstance(item, Mapping))
+
+    def columns(self, owner: str, item: Any) -> tuple[Tree, Tree]:
+        """Return inputs and targets as trees of tensors, which have a row for each sample."""
+        n = rows_of(item)
+        if not self.on_batch or is_pair(item):
+            X = as_tree(f"the inputs of {owner}", item[0], n)
+            return X, as_tree(f"the targets of {owner}", item[1], n)
+        what = f"the data of {owner}"
+        several = isinstance(item, tuple)
+        return tuple(as_tree(what, p, n) for p in item) if several else as_tree(what, item, n), None
+
+    def stacked(self, owner: str, dataset: Any) -> Any:
+        """Return all samples of a map-style Dataset as (X, y); for OnBatch in their structure."""
+        given = samples_of(owner, dataset)
+        if not given:
+            return torch.empty(0), torch.empty(0)
+        # On a sample of another form, default_collate fails with an error that does not name it.
+        samples = [_parts(owner, j, sample, self.on_batch) for j, sample in enumerate(given)]
+        for j, sample in enumerate(samples):
+            if form(sample) != form(samples[0]):
+                raise ValueError(
+                    f"sample {j} of {owner} is made of {_made_of(sample)}, sample 0 of "
+                    f"{_made_of(samples[0])}; give all samples the same parts."
+                )
+        try:
+            return _tuples(default_collate(samples), samples[0])
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"the samples of {owner} do not fit together ({first_line(error)}); make them "
+                "tensors of one shape, or pass collate=…, which makes a batch of them."
+            ) from error
 
     def _input(self, t: Tensor) -> Tensor:
         t = t.to(self.dtype) if t.is_floating_point() else t
@@ -102,25 +144,6 @@ class Reader:
     def _whole_numbers(self, t: Tensor) -> Tensor:
         """Return whole numbers as int64, which both embeddings and losses take."""
         return self._input(t.long() if t.dtype in (torch.int32, torch.int16, torch.int8) else t)
-
-
-def size(item: Any, *, as_samples: bool = False, on_batch: bool = False) -> int:
-    """Return the number of samples of a pair or a Dataset without reading them."""
-    if isinstance(item, TensorDataset | Data) or as_samples:
-        return len(item)
-    return rows_of(item) if is_columns(item, on_batch=on_batch) else len(item)
-
-
-def columns(owner: str, item: Any, *, on_batch: bool) -> tuple[Tree, Tree]:
-    """Return inputs and targets as trees of tensors, which have a row for each sample."""
-    n = rows_of(item)
-    if on_batch and not is_pair(item):
-        what = f"the data of {owner}"
-        several = isinstance(item, tuple)
-        return tuple(as_tree(what, p, n) for p in item) if several else as_tree(what, item, n), None
-    return as_tree(f"the inputs of {owner}", item[0], n), as_tree(
-        f"the targets of {owner}", item[1], n
-    )
 
 
 def as_tree(what: str, part: Any, n: int) -> Tree:
@@ -218,28 +241,6 @@ def as_tensor(what: str, part: Any) -> Tensor:
         ) from error
 
 
-def stacked(owner: str, dataset: Any, *, on_batch: bool = False) -> Any:
-    """Return all samples of a map-style Dataset as (X, y); on_batch: with their own structure."""
-    given = samples_of(owner, dataset)
-    if not given:
-        return torch.empty(0), torch.empty(0)
-    # default_collate would fail on a sample of another form with an error that does not name it.
-    samples = [_parts(owner, j, sample, on_batch) for j, sample in enumerate(given)]
-    for j, sample in enumerate(samples):
-        if form(sample) != form(samples[0]):
-            raise ValueError(
-                f"sample {j} of {owner} is made of {_made_of(sample)}, sample 0 of "
-                f"{_made_of(samples[0])}; give all samples the same parts."
-            )
-    try:
-        return _tuples(default_collate(samples), samples[0])
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"the samples of {owner} do not fit together ({first_line(error)}); make them tensors "
-            "of one shape, or pass collate=…, which makes a batch of them."
-        ) from error
-
-
 def samples_of(owner: str, dataset: Any) -> list[Any]:
     """Return all samples of a map-style Dataset as they are."""
     check_dataset(owner, dataset)
@@ -312,13 +313,6 @@ def _numbers(what: str, part: Any) -> Any:
     return as_tensor(what, part) if isinstance(part, list | tuple) else part
 
 
-def is_columns(item: Any, *, on_batch: bool) -> bool:
-    """Return whether data have a row for each sample: a pair (X, y), for OnBatch also a dict."""
-    if on_batch and isinstance(item, tuple) and len(item) > 2:
-        return all(_is_array(each) and _length(each) == _length(item[0]) for each in item)
-    return is_pair(item) or (on_batch and isinstance(item, Mapping))
-
-
 def is_pair(item: Any) -> bool:
     """Return whether this is (X, y); two tuples of two are two samples (x, y).
 
@@ -333,3 +327,57 @@ def is_pair(item: Any) -> bool:
     inner = [each for part in item for each in part]
     rows = isinstance(item, tuple) and all(_is_array(each) for each in inner)
     return rows and len({_length(each) for each in inner}) == 1
+
+
+# -- checks of what was read
+
+_PIECE = 256  # Samples with a collate are checked for NaN in such batches, to bound memory.
+
+
+def check_data(owner: str, data: Data) -> None:
+    """Raise ValueError if there are no samples, NaN, or parts with different numbers of rows."""
+    if data.samples is None:
+        _check_rows(owner, data)
+        _check_finite(owner, data, 0)
+        return
+    if not len(data):
+        raise no_samples(owner)
+    for start in range(0, len(data), _PIECE):
+        _check_finite(owner, data.cut(start, start + _PIECE), start)
+
+
+def _check_rows(owner: str, data: Data) -> None:
+    inputs, targets = leaves(data.X), leaves(data.y)
+    if not all(leaf.dim() for leaf in inputs):
+        raise ValueError(f"{owner} has one number as its inputs; pass samples, one in each row.")
+    if not len(data):
+        raise no_samples(owner)
+    counts = [len(leaf) for leaf in inputs]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"{owner} has {counts[0]} rows in one part of its inputs but "
+            f"{next(count for count in counts if count != counts[0])} in another; pass a row for "
+            "each sample in every part."
+        )
+    for y in targets:
+        if y.dim() == 0 or y.shape[0] != counts[0]:
+            raise ValueError(
+                f"{owner} has {counts[0]} inputs but {y.shape[0] if y.dim() else 0} targets; "
+                "pass as many of one as of the other."
+            )
+
+
+def _check_finite(owner: str, data: Data, first: int) -> None:
+    for name, tree in (("inputs", data.X), ("targets", data.y)):
+        for part in leaves(tree):
+            if part.is_floating_point() and not bool(part.isfinite().all()):
+                row = int((~part.isfinite().reshape(len(part), -1).all(1)).nonzero()[0])
+                raise ValueError(
+                    f"{owner} has NaN or infinity in its {name} (first in sample {first + row}); "
+                    "drop or fill in such samples."
+                )
+
+
+def no_samples(owner: str) -> ValueError:
+    """Return the error for data without samples."""
+    return ValueError(f"{owner} has no samples; leave it out, or give it data.")

@@ -254,6 +254,8 @@ def column_of(frame: Any, name: str, what: str) -> Any:
             f"{what} has no column {name!r}; pass one of {', '.join(map(str, frame.columns))}."
         )
     column = frame[name]
+    if hasattr(column, "columns"):
+        raise ValueError(f"{what} has {column.shape[1]} columns {name!r}; rename or drop one.")
     if isinstance(column.dtype, numpy.dtype) and column.dtype.kind == "f":
         infinite = numpy.isinf(column.to_numpy())
         if infinite.any():
@@ -271,7 +273,6 @@ def column_of(frame: Any, name: str, what: str) -> Any:
 
 
 def _numbers(column: Any, name: str, what: str) -> Any:
-    """Return a column as an array of floating-point numbers."""
     try:
         return column.to_numpy(dtype=float)
     except (TypeError, ValueError):

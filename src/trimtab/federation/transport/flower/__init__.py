@@ -1,4 +1,4 @@
-"""Flower as the transport, behind a TLS front of our own.
+"""Flower as the transport: its SuperLink behind a guard, and a line of each site to it.
 
 Imports protocol, storage, message and events; the only room that knows Flower's interfaces.
 """

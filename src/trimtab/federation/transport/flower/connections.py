@@ -5,7 +5,6 @@ are few and short, and a new one takes the place of the oldest; then uvicorn ser
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
@@ -32,14 +31,7 @@ _STRANGERS = 256  # there are <= this many connections of strangers, of < 1 MB e
 _OF_ONE_SITE = 32  # there are <= this many connections of one site
 _IDLE = 120  # a site may be silent between two requests for <= this many seconds
 _HEAD = 16 << 10  # the head of a request has <= 16 KiB
-_BACKLOG = 256  # <= this many connections wait until they are accepted
 _SILENT = logging.Logger("uvicorn for strangers", logging.CRITICAL + 1)  # they fill no log
-
-
-def listen_at(listener: socket.socket) -> None:
-    """Listen at a port, so that who comes next need not wait until its connections are gone."""
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.listen(_BACKLOG)
 
 
 class Connection(H11Protocol):
@@ -133,9 +125,6 @@ class Connections:
             try:
                 accepted, address = await loop.sock_accept(listener)
             except OSError as error:
-                if error.errno == errno.EINVAL:  # the operator's process does not listen yet
-                    await asyncio.sleep(0.1)
-                    continue
                 # Most likely there are no descriptors left.
                 self.refusals.say("new connections", f"{error.strerror or error}.")
                 self.end_oldest(_is_stranger, 0)

@@ -18,7 +18,6 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import quote
 
-from trimtab.federation.events import Traffic
 from trimtab.federation.transport.flower import objects
 from trimtab.federation.transport.flower.connections import (
     FIRST_REQUEST,
@@ -67,10 +66,6 @@ class Guard:
         self._looking: dict[str, object] = {}  # the look of each site that is held; one at a time
         self._pushed = asyncio.Event()  # by the rounds: a new one after each message
         self._came = asyncio.Event()  # from a site: a reply, or a part of one
-
-    def traffic(self) -> Traffic:
-        """Return the bytes of all sites so far."""
-        return Traffic(dict(self.up), dict(self.down))
 
     # -- requests
 
@@ -163,7 +158,7 @@ class Guard:
             announced = objects.announced(body)
         except ValueError as error:
             raise Refused(403, who, f"a message that cannot be read ({error}).") from None
-        if announced.senders - {announced.node}:
+        if announced.sender != announced.node:
             raise Refused(403, who, "it answers in the name of another node.")
         most = objects.most_objects(self.limit)
         if len(announced.shape) > most:
@@ -175,9 +170,9 @@ class Guard:
                 if announced.shape[name] != shape[name]:
                     raise Refused(403, who, "a reply that alters an object of the server's.")
         replied = self._replied[site]
-        if any(replied.count(request) >= _REPLIES for request in announced.requests):
+        if replied.count(announced.request) >= _REPLIES:
             raise Refused(403, who, f"it has replied to a request {_REPLIES} times.")
-        replied.extend(announced.requests)
+        replied.append(announced.request)
 
     async def _pull_messages(
         self, site: str, scope: Scope, body: bytes, receive: Receive, send: Send

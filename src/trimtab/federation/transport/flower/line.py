@@ -185,7 +185,8 @@ class Line:
                 if self._node is None:
                     self._activate()
                 found = self._client.PullMessages(PullMessagesRequest(node=self._node))
-            except (httpx.HTTPError, OSError, ValueError) as error:
+            # A client that was closed meanwhile raises RuntimeError.
+            except (httpx.HTTPError, OSError, ValueError, RuntimeError) as error:
                 # A look that died may have taken a request, which is lost. The server asks those
                 # again that connected anew since.
                 self._node, self.connected = None, False
@@ -221,7 +222,7 @@ class Line:
         while not self.stop.wait(0.4 * _BEAT):
             node = self._node
             if node is not None:
-                with suppress(httpx.HTTPError, ValueError):
+                with suppress(httpx.HTTPError, ValueError, RuntimeError):
                     self._client.SendNodeHeartbeat(
                         SendNodeHeartbeatRequest(node=node, heartbeat_interval=_BEAT)
                     )

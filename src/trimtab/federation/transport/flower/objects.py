@@ -79,8 +79,8 @@ class Announced:
     """A reply that a node announces: who says it sends it, to which request, of which objects."""
 
     node: int
-    senders: set[int]
-    requests: list[str]
+    sender: int
+    request: str
     shape: Shape
 
 
@@ -92,13 +92,9 @@ def announced(body: bytes) -> Announced:
         raise Unreadable("it is no protobuf") from None
     if len(push.messages_list) != 1 or len(push.message_object_trees) != 1:
         raise Unreadable(f"it announces {len(push.messages_list)} messages, not one")
-    about = [message.metadata for message in push.messages_list]
-    return Announced(
-        push.node.node_id,
-        {metadata.src_node_id for metadata in about},
-        [metadata.reply_to_message_id for metadata in about],
-        shape_of(push.message_object_trees[0]),
-    )
+    about = push.messages_list[0].metadata
+    shape = shape_of(push.message_object_trees[0])
+    return Announced(push.node.node_id, about.src_node_id, about.reply_to_message_id, shape)
 
 
 def shapes(body: bytes) -> list[Shape]:

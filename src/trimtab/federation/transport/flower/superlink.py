@@ -8,20 +8,19 @@ replies are; this process reports lines for the log, and what it has counted. No
 import asyncio
 import contextlib
 import json
-import logging
-import os
 import resource
 import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import uvicorn
 
-from trimtab.federation.log import LOGGER, handled, printable
+from trimtab._processes import Teller
+from trimtab.federation.log import LOGGER, handled
 from trimtab.federation.storage.roster import RosterFile
 from trimtab.federation.transport.flower.connections import Connections
 from trimtab.federation.transport.flower.guard import App, Guard
@@ -41,34 +40,11 @@ class Settings:
     sites: Mapping[str, str]  # public keys
     limit: int = 1 << 20  # a reply has <= this many bytes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the first line that the process reads."""
-        return asdict(self)
-
-
-class _Told(logging.Handler):
-    """Tells the operator's process what happens, one JSON object a line."""
-
-    def __init__(self, out: IO[str]) -> None:
-        super().__init__()
-        self.out = out
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line = printable(record.getMessage())
-        self.tell(line=line, warning=record.levelno >= logging.WARNING)
-
-    def tell(self, **facts: Any) -> None:
-        with self.lock or contextlib.nullcontext():
-            self.out.write(json.dumps(facts) + "\n")
-            self.out.flush()
-
 
 def main() -> None:
     """Be a SuperLink until standard input ends."""
     _raise_limit()
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    told = _Told(out)
+    told = Teller.of_stdout()
     LOGGER.propagate = False
     with handled(told):
         settings = Settings(**json.loads(sys.stdin.readline()))
@@ -79,7 +55,7 @@ def main() -> None:
         run_superlink(settings.arguments, serve)
 
 
-async def _serve(app: App, settings: Settings, told: _Told, flower: dict[str, Any]) -> None:
+async def _serve(app: App, settings: Settings, told: Teller, flower: dict[str, Any]) -> None:
     notices = Notices(RosterFile(Path(settings.folder)).read)
     guard = Guard(app, settings.sites, notices, settings.limit)
     listeners = [socket.socket(fileno=number) for number in settings.listeners]
@@ -111,7 +87,7 @@ async def _serve(app: App, settings: Settings, told: _Told, flower: dict[str, An
 
 
 def _listen_to_operator(
-    guard: Guard, told: _Told, loop: asyncio.AbstractEventLoop, local: uvicorn.Server
+    guard: Guard, told: Teller, loop: asyncio.AbstractEventLoop, local: uvicorn.Server
 ) -> None:
     """Read what the operator's process says, in a thread; end with it."""
 
@@ -121,7 +97,7 @@ def _listen_to_operator(
         if "limit" in asked:
             guard.limit = asked["limit"]
         if "count" in asked:
-            told.tell(up=dict(guard.up), down=dict(guard.down), seen=dict(guard.seen))
+            told.tell(up=guard.up, down=guard.down, seen=guard.seen)
 
     with contextlib.suppress(RuntimeError):  # the event loop has ended
         for line in sys.stdin:
