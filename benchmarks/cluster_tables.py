@@ -10,38 +10,21 @@ ONE, TWO = "1 actor", "2 actors"
 def cluster_tables(cases: dict[str, Any]) -> dict[str, str]:
     """Return the tables by the names of their places."""
     works = {name: cases[name] for name in ("W1", "W2", "W4") if name in cases}
-    empty, flower, first = (cases.get(name) for name in ("empty", "Flower", "W1"))
+    sizes = {name: cases[name] for name in _SIZES if name in cases}
+    flower, first = (cases.get(name) for name in ("Flower", "W1"))
     return {
-        "cluster_empty": _table(_EMPTY, _empty(empty)) if empty else NOT_YET,
         "cluster_workloads": _table(_WORKS, _works(works)) if works else NOT_YET,
         "cluster_goals": _table(_GOALS, _goals(first)) if first else NOT_YET,
-        "cluster_scale": "\n\n".join(
-            f"{name}: {_scale(cases[name]) if name in cases else NOT_YET}" for name in _SIZES
-        ),
+        "cluster_scale": _table(_SCALE, _scale(sizes)) if sizes else NOT_YET,
         "cluster_flower": _table(_FLOWER, _flower(flower)) if flower else NOT_YET,
     }
 
 
-_EMPTY = ("d", "actors", "loop", "tree", "Ray", "Ray less tree")
 _WORKS = ("", "executor", "one process", "tree", ONE, TWO, "equal bits")
 _GOALS = ("W1, 5 epochs", "goal", "measured", "", "load of the machine")
-_SCALE = (
-    "clients with a state",
-    "peak MB of each actor",
-    "states MB in memory, on disk",
-    "ms a round",
-)
-
-
+_SCALE = ("", "peak MB of each actor", "states MB in memory, on disk", "ms a round")
 _FLOWER = ("", "Flower on Ray", "ours, two actors", "ours, one process", "Flower / two actors")
 _SIZES = ("100,000 clients", "1,000,000 clients")
-
-
-def _empty(case: dict[str, Any]) -> Iterable[Sequence[str]]:
-    for row in case["rows"]:
-        more = row["ray"]["least"] - row["tree"]["least"]
-        shown = (_shown(row[name]) for name in ("loop", "tree", "ray"))
-        yield f"{row['d']:,}", str(row["actors"]), *shown, f"{more:.1f}"
 
 
 def _works(cases: dict[str, Any]) -> Iterable[Sequence[str]]:
@@ -67,18 +50,15 @@ def _goals(case: dict[str, Any]) -> Iterable[Sequence[str]]:
         yield what, goal, f"{value:.2f}", "met" if met(value) else "**missed**", busy
 
 
-def _scale(case: dict[str, Any]) -> str:
-    head = f"S = {case['S']:,}, {case['limit MB']:g} MB of states in memory at most.\n\n"
-    rows = (
-        (
-            f"{row['clients']:,}",
-            ", ".join(f"{peak:,.0f}" for peak in row["peak MB of each actor"]),
-            f"{row['states MB in memory']:,.0f}, {row['states MB on disk']:,.0f}",
-            f"{row['ms a round']:,.0f}",
+def _scale(cases: dict[str, Any]) -> Iterable[Sequence[str]]:
+    for name, case in cases.items():
+        last = case["rows"][-1]
+        yield (
+            name,
+            ", ".join(f"{peak:,.0f}" for peak in last["peak MB of each actor"]),
+            f"{last['states MB in memory']:,.0f}, {last['states MB on disk']:,.0f}",
+            f"{last['ms a round']:,.0f}",
         )
-        for row in case["rows"]
-    )
-    return head + _table(_SCALE, rows)
 
 
 def _flower(case: dict[str, Any]) -> Iterable[Sequence[str]]:

@@ -16,6 +16,7 @@ FRAMEWORKS = ("pfl", "fedjax", "fluke", "fedlab", "flwr")
 JAX = ("jax",)
 ALL_PEERS = (*JAX, *FRAMEWORKS)
 COMPILED = ("compiled",)
+NEAR = 0.1  # A ratio this near its goal is shown with its quartiles.
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class PeerGoal:
     most: float
     against: tuple[str, ...]
     compiled: bool = False  # If true, our step is compiled by torch.compile, an option.
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
 
     @property
     def ratio(self) -> str:
@@ -49,6 +51,8 @@ PEER_GOALS = (
     PeerGoal("W10b", 0.5, ALL_PEERS),
     PeerGoal("W10c", 2.7, JAX),
     PeerGoal("W10c", 2.0, JAX, compiled=True),
+    PeerGoal("W11", 1.0, FRAMEWORKS, algorithms=("fedavg",)),
+    PeerGoal("W11", 1 / 1.05, FRAMEWORKS, algorithms=("scaffold",)),
 )
 
 
@@ -70,27 +74,32 @@ class Verdict:
 
 def verdicts(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Iterator[Verdict]:
     """Judge a record of `trimtab bench` and one of its peers, workload by workload."""
-    times = {row["workload"]: row["milliseconds"] for row in rows}
+    measured = {row["workload"]: row for row in rows}
     for name, work in WORKLOADS.items():
         for ratio, goal in work.goals.items():
-            yield _own(name, ratio, goal, times.get(name, {}))
+            yield _own(name, ratio, goal, measured.get(name, {}))
         for wanted in PEER_GOALS:
             if wanted.workload == name:
                 yield _beside_peers(wanted, results)
 
 
-def _own(workload: str, ratio: str, goal: float, times: dict[str, float]) -> Verdict:
+def _own(workload: str, ratio: str, goal: float, row: dict[str, Any]) -> Verdict:
     shown = f"{'≥' if ratio.startswith('plain') else '≤'} {goal:.3g}"
     above, below = ratio.split(" / ")
+    times = row.get("milliseconds", {})
     if above not in times or below not in times:
         return Verdict(workload, ratio, shown, None, met=False)
     value = times[above] / times[below]
-    return Verdict(workload, ratio, shown, f"{value:.2f}", met(ratio, value, goal))
+    measured, spread = f"{value:.2f}", row.get("spread", {}).get(ratio)
+    if spread is not None and abs(value / goal - 1) < NEAR:
+        measured += " [{:.2f}, {:.2f}]".format(*spread)
+    return Verdict(workload, ratio, shown, measured, met(ratio, value, goal))
 
 
 def _beside_peers(wanted: PeerGoal, results: list[dict[str, Any]]) -> Verdict:
     found = {}
-    for algorithm, title in ALGORITHMS.items():
+    for algorithm in wanted.algorithms:
+        title = ALGORITHMS[algorithm]
         best = fastest(results, wanted.workload, algorithm, wanted.against)
         ours: dict[str, Any] | None = {"ratio": 1.0}
         if wanted.compiled:

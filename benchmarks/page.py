@@ -5,7 +5,6 @@ python benchmarks/page.py
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import product
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -28,6 +27,9 @@ SCALE = (
     *("algorithm", "executor", "d", "N", "S", "rounds"),
     *("limit of states", "peak MB", "vectors", "MB on disk", "ms a round"),
 )
+
+# Of a row of numbers of clients, the first and the last are shown.
+_BETWEEN, _ROUNDS = (10**4, 10**5), 15
 
 PATHS = (
     (
@@ -63,22 +65,19 @@ def records(folder: Path = ROOT / "results" / "bench") -> dict[str, Any]:
 def page(found: dict[str, Any]) -> str:
     """Return docs/performance.md."""
     rows, results = found["bench"]["rows"], found["peers"]["results"]
-    judged = (
-        [v.workload, v.ratio, v.goal, v.measured or "–", v.word] for v in verdicts(rows, results)
-    )
+    profile = found["details"]["profile"]
     text = (ROOT / "benchmarks" / "performance.md.in").read_text("utf-8")
     return Template(text).substitute(
         machine=_machine(found["bench"]["machine"]),
         summary=_table(SUMMARY, _summary(rows, results)),
         paths=_table(["path", "executor", "takes", "does not take"], PATHS),
         fewest=str(FEWEST),
-        goals=_table(["workload", "ratio", "goal", "measured", ""], judged),
+        goals=_table(["", "reached (goal)"], _goals(rows, results)),
         autocast=_autocast(rows),
         peers=_table(["", "trimtab", *(NAMES[peer] for peer in _asked(results))], _peers(results)),
         notes="\n".join((*_elsewhere(found), *_cannot(results), *_not_measured(results))),
         comparisons=_comparisons(found["comparisons"]["cases"]),
-        profile=_table(["part", "ms", "share"], _profile(found["details"]["profile"])),
-        bare=f"{found['details']['profile']['bare products, for comparison']:.1f}",
+        gradients=f"{100 * profile['gradients'] / profile['whole round']:.0f} %",
         floor=_floor(found["details"].get("floor")),
         scale=_table(SCALE, _scale(found["scale"])),
         **cluster_tables(found.get("cluster", {}).get("cases", {})),
@@ -122,6 +121,16 @@ def _summary(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Itera
         ]
 
 
+def _goals(rows: list[dict[str, Any]], results: list[dict[str, Any]]) -> Iterable[list[str]]:
+    """Return a line for each workload, with all of its goals."""
+    found: dict[str, list[str]] = {}
+    for v in verdicts(rows, results):
+        reached = "" if v.measured is None else f" {v.measured}"
+        word = "" if v.word == "met" else f", {v.word}"
+        found.setdefault(v.workload, []).append(f"{v.ratio}{reached} ({v.goal}{word})")
+    return ([name, "; ".join(reached)] for name, reached in found.items())
+
+
 def _autocast(rows: list[dict[str, Any]]) -> str:
     ratios = [row["ratios"]["autocast / scaffold"] for row in rows if row["workload"] == "W3"]
     if not ratios:
@@ -141,15 +150,22 @@ def _asked(results: list[dict[str, Any]]) -> list[str]:
 
 
 def _peers(results: list[dict[str, Any]]) -> Iterable[list[str]]:
+    """Return a line for each workload: ours in milliseconds, the others in times ours."""
     found = {(r["workload"], r["algorithm"], r["peer"]): r for r in results}
-    for work, algorithm in product(WORKLOADS, ALGORITHMS):
-        row = [found.get((work, algorithm, peer), {}) for peer in _asked(results)]
-        if not any(row):
+    for work in WORKLOADS:
+        rows = [
+            [found.get((work, algorithm, peer), {}) for peer in _asked(results)]
+            for algorithm in ALGORITHMS
+        ]
+        if not any(any(row) for row in rows):
             continue
-        ours = min((r["ours"] for r in row if "ours" in r), default=None)
-        cells = [f"{_ms(r['ms'])} ({r['ratio']:.2g} ×)" if "ms" in r else "–" for r in row]
-        title = f"{work} {ALGORITHMS[algorithm]}"
-        yield [title, "–" if ours is None else _ms(ours), *cells]
+        ours = [min((r["ours"] for r in row if "ours" in r), default=None) for row in rows]
+        cells = [" / ".join(map(_times, each)) for each in zip(*rows, strict=True)]
+        yield [work, " / ".join("–" if ms is None else _ms(ms) for ms in ours), *cells]
+
+
+def _times(result: dict[str, Any]) -> str:
+    return f"{result['ratio']:.2g}" if "ratio" in result else "–"
 
 
 def _ms(milliseconds: float) -> str:
@@ -199,15 +215,6 @@ def _comparisons(cases: list[dict[str, Any]]) -> str:
     )
 
 
-def _profile(parts: dict[str, float]) -> Iterable[list[str]]:
-    whole = parts["whole round"]
-    for name, ms in parts.items():
-        if not name.startswith("bare"):
-            lost = ms < 0  # It is a difference of two times, less than their noise.
-            shown = ("about 0", "–") if lost else (f"{ms:.2f}", f"{100 * ms / whole:.0f} %")
-            yield [name, *shown]
-
-
 def _floor(microseconds: dict[str, float] | None) -> str:
     if microseconds is None:
         return "not measured yet"
@@ -216,6 +223,8 @@ def _floor(microseconds: dict[str, float] | None) -> str:
 
 def _scale(record: dict[str, Any]) -> Iterable[list[str]]:
     for c in record["cases"]:
+        if c["N"] in _BETWEEN and c["R"] == _ROUNDS:
+            continue
         limit = "none" if c["memory"] is None else f"{c['memory'] / 1e6:.0f} MB"
         numbers = [f"{c[name]:,}" for name in ("d", "N", "S", "R")]
         measured = ("peak MB", "vectors", "MB on disk", "ms per round")

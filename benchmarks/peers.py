@@ -42,12 +42,13 @@ OURS = "trimtab"
 COMPILED = "compiled"  # ours too, with steps by torch.compile
 CLASSIFIERS = ("W1", "W1x10", "W2", "W4", "W4x5")
 OTHERS = ("W5", "W6", "W7", "W8", "W9", "W10a", "W10b", "W10c")
-NAMES = (*CLASSIFIERS, *OTHERS)  # W3 is one step of one client: nothing is federated
+WITHOUT_DROPOUT = (*CLASSIFIERS, *OTHERS)  # W3 is one step of one client: nothing is federated
+NAMES = (*WITHOUT_DROPOUT, "W11")
 ASKED = {  # which workloads a peer is asked for; "cannot" is for what it could not do
     COMPILED: tuple(name for name in OTHERS if WORKLOADS[name].compiled),
-    "jax": NAMES,
+    "jax": WITHOUT_DROPOUT,
     "pfl": NAMES,
-    "fedjax": NAMES,
+    "fedjax": WITHOUT_DROPOUT,
     "fluke": CLASSIFIERS,
     "fedlab": CLASSIFIERS,
     "flwr": CLASSIFIERS,
@@ -145,7 +146,7 @@ def measure(
 
 def loss(work: Work, weights: list[Array]) -> float:
     """Return the mean loss over all clients of a model."""
-    model, of = torch_model(work), torch_loss(work)
+    model, of = torch_model(work).eval(), torch_loss(work)
     with torch.no_grad():
         for parameter, value in zip(model.parameters(), weights, strict=True):
             parameter.copy_(torch.tensor(value))
@@ -197,6 +198,8 @@ def described(module: nn.Module) -> Iterator[tuple[Any, ...]]:
             yield "layer_norm", module.normalized_shape[0]
         case nn.MaxPool2d():
             yield "pool", module.kernel_size
+        case nn.Dropout():
+            yield "dropout", module.p
         case Transformer():
             yield "transformer", module.symbols, module.width, module.depth, module.length
         case CharLSTM():
@@ -209,8 +212,8 @@ def described(module: nn.Module) -> Iterator[tuple[Any, ...]]:
 
 
 def without_chance(of: Workload) -> Workload:
-    """Return the workload with all clients and full batches: nothing is left to chance."""
-    return replace(of, N=6, S=6, n=30, b=30, K=4)
+    """Return the workload with all clients, full batches and dropout of nothing."""
+    return replace(of.without_dropout(), N=6, S=6, n=30, b=30, K=4)
 
 
 # -- the record

@@ -262,6 +262,7 @@ def torch_model(work: Work) -> Any:
         "gelu": nn.GELU,
         "silu": nn.SiLU,
         "pool": nn.MaxPool2d,
+        "dropout": nn.Dropout,
         "flatten": nn.Flatten,
         "transformer": modules.Transformer,
         "lstm": modules.CharLSTM,

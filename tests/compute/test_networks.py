@@ -45,19 +45,23 @@ def level(request, monkeypatch):
 class Net:
     """A network with random parameters, as layers for the kernels and as plain tensors."""
 
-    def __init__(self, sizes, activations, loss, dtype, bias=True, scale=0.5):
-        self.layers = Layers(sizes, (bias,) * len(activations), activations, loss, DELTA)
+    def __init__(self, sizes, activations, loss, dtype, bias=True, scale=0.5, eps=()):
+        biased = (bias,) * len(activations)
+        self.layers = Layers(sizes, biased, activations, loss, DELTA, eps=eps)
         self.x = scale * torch.randn(self.layers.d, dtype=dtype)
 
     def outputs(self, x, X):
         start = 0
         layers = self.layers
-        for m, n, biased, name in zip(
-            layers.sizes[1:], layers.sizes, layers.biased, layers.activations, strict=False
-        ):
+        each = (layers.biased, layers.activations, layers.norms)
+        for m, n, biased, name, eps in zip(layers.sizes[1:], layers.sizes, *each, strict=False):
             W, start = x[start : start + m * n].view(m, n), start + m * n
             b, start = (x[start : start + m], start + m) if biased else (None, start)
-            X = ACTIVATIONS[name](F.linear(X, W, b))
+            X = F.linear(X, W, b)
+            if eps:
+                X = F.layer_norm(X, (m,), *x[start : start + 2 * m].view(2, m), eps)
+                start += 2 * m
+            X = ACTIVATIONS[name](X)
         return X
 
     def gradient(self, X, y, x=None):
@@ -95,7 +99,8 @@ def test_the_tables_of_python_and_c_have_the_same_names():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_self_check_passes_for_every_loss_and_activation(level, dtype):
     for activation, loss in product(kernel.ACTIVATIONS, kernel.LOSSES):
-        assert calls.gradient_matches_torch(dtype, (activation, "none"), loss), (activation, loss)
+        for activations in ((activation, "none"), ("none", activation)):
+            assert calls.gradient_matches_torch(dtype, activations, loss), (activations, loss)
 
 
 @pytest.mark.parametrize("wrong", ["relu", "mse_loss"])
@@ -132,6 +137,34 @@ def test_gradients_of_linear_models_are_autograds(level, dtype, loss, d):
         net = Net((d, C), ("none",), loss, dtype)
         X, y = torch.randn(n, d, dtype=dtype), net.targets(n)
         close(kernel.gradients(net.layers, net.x, [(X, y, None)])[0], net.gradient(X, y))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", ["cross_entropy", "huber_loss"])
+@pytest.mark.parametrize("activation", ["none", "relu", "silu"])
+def test_gradients_through_layer_norm_are_autograds(level, dtype, activation, loss):
+    """Every layer with one, or the first or the last alone; one output has no variance."""
+    some = ((0.1, 1e-2, 1.0), (0.1, 0.0, 0.0), (0.0, 0.0, 0.3))
+    outputs = (1, 3) if loss in NUMBERS else (3,)
+    for n, eps, C, bias in product((1, 5, 50, 530), some, outputs, (True, False)):
+        net = Net((7, 18, 33, C), (activation,) * 3, loss, dtype, bias, eps=eps)
+        X, y = torch.randn(540, 7, dtype=dtype), net.targets(540)
+        rows = torch.randperm(540)[:n]
+        found = kernel.gradients(net.layers, net.x, [(X, y, rows), (X[:n], y[:n], None)])
+        close(found[0], net.gradient(X[rows], y[rows]))
+        close(found[1], net.gradient(X[:n], y[:n]))
+        close(kernel.outputs(net.layers, net.x, X), net.outputs(net.x, X))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_hides_no_nan(level, dtype):
+    net = Net((3, 4, 2), ("none", "none"), "mse_loss", dtype, eps=(1e-5, 0.0))
+    X, y = torch.randn(6, 3, dtype=dtype), net.targets(6)
+    X[2, 1] = torch.nan
+    assert not kernel.gradients(net.layers, net.x, [(X, y, None)]).isfinite().any()
+    assert kernel.outputs(net.layers, net.x, X).isnan().any(1).tolist() == [
+        i == 2 for i in range(6)
+    ]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -39,6 +39,14 @@ def test_a_goal_is_met_missed_or_not_measured():
     assert found["W10c", "ours compiled / JAX"] == ("≤ 2", None, "not measured")
 
 
+def test_a_ratio_near_its_goal_has_its_quartiles():
+    one = row("W8", bare=1.0, scaffold=1.4, plain=140.0)
+    one["spread"] = {"scaffold / bare": (1.3, 1.7), "plain / scaffold": (90.0, 110.0)}
+    found = {v.ratio: v.measured for v in goals.verdicts([one], []) if v.workload == "W8"}
+    assert found["scaffold / bare"] == "1.40 [1.30, 1.70]"
+    assert found["plain / scaffold"] == "100.00"
+
+
 def test_a_goal_beside_peers_is_held_to_the_fastest_of_them_with_both_algorithms():
     results = [
         result("W1", "fedavg", "pfl", 4.0),
@@ -78,8 +86,10 @@ def test_every_workload_has_its_line_measured_or_not():
     shows = WORKLOADS["W9"].shows
     assert f"| W9 | {shows} | batched | 2.0 | 2.00 | 45.0 × | 0.5 × (JAX) |" in text
     assert f"| W8 | {WORKLOADS['W8'].shows} | not measured |" in text
-    assert "| W9 | scaffold / bare | ≤ 1.2 | 2.00 | **missed** |" in text
-    assert "- W1, W1x10, W2, W4, W4x5, W5, W6, W7, W8, W10a, W10b, W10c: not measured yet." in text
+    assert "| W9 | scaffold / bare 2.00 (≤ 1.2, **missed**); plain / scaffold 45.00 (≥ 60, " in text
+    assert "| W8 | scaffold / bare (≤ 1.5, not measured); " in text
+    missing = "W1, W1x10, W2, W4, W4x5, W5, W6, W7, W8, W10a, W10b, W10c, W11"
+    assert f"- {missing}: not measured yet." in text
 
 
 def test_peers_that_were_measured_elsewhere_are_not_passed_off_as_measured_here():

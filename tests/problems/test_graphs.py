@@ -79,8 +79,8 @@ MODULES = {
         lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.Softsign()),
         vectors,
     ),
-    "layer norm": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.SiLU(), nn.Linear(8, 5)),
+    "group norm": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(1, 8), nn.SiLU(), nn.Linear(8, 5)),
         vectors,
     ),
     "convolution": (
@@ -111,7 +111,7 @@ def built(build, seed=0):
         return build().double()
 
 
-def problem(module="layer norm", loss="plain", **settings):
+def problem(module="group norm", loss="plain", **settings):
     build, data = MODULES[module]
     g = draw()
     given = {"batch": 4} | settings
@@ -148,7 +148,7 @@ def test_it_is_the_gradient_of_autograd(module, k):
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_it_is_that_of_the_loss_with_its_weights_and_what_it_ignores(loss, l2):
-    made = problem("layer norm", loss, l2=l2)
+    made = problem("group norm", loss, l2=l2)
     assert made.why_not_vectorised() == ""
     for k in (0, 1, 3):
         found, expected = gradients(made, k)
@@ -173,7 +173,7 @@ ALGORITHMS = [
 @pytest.mark.parametrize("slow", [0.0, 0.5])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
 def test_rounds_are_those_of_the_loop(algorithm, slow):
-    made = problem("layer norm", weights="samples")
+    made = problem("group norm", weights="samples")
     settings = {"S": 10, "lost": 0.1, "slow": slow, "seed": 3}
     sims = [simulate(algorithm, made, executor=name, **settings) for name in ("loop", "auto")]
     assert sims[1].executor == "batched"
@@ -294,13 +294,13 @@ def test_a_layer_that_is_hooked_later_is_left_to_autograd():
 
 
 def test_autocast_is_left_to_autograd():
-    assert "autocast" in problem("layer norm", autocast=torch.bfloat16).why_not_vectorised()
+    assert "autocast" in problem("group norm", autocast=torch.bfloat16).why_not_vectorised()
 
 
 def test_a_large_module_is_left_to_its_products():
     g = draw()
     data = [vectors(n, g) for n in SIZES]
-    net = nn.Sequential(nn.Linear(6, 6000), nn.LayerNorm(6000), nn.Linear(6000, 5))
+    net = nn.Sequential(nn.Linear(6, 6000), nn.GroupNorm(1, 6000), nn.Linear(6000, 5))
     made = Supervised(net, F.cross_entropy, data, batch=4)
     assert "d = 84,005 is more than 50,000" in made.why_not_vectorised()
     assert choose(made, made.N).name == "threads"
@@ -308,7 +308,7 @@ def test_a_large_module_is_left_to_its_products():
 
 def test_large_batches_are_left_to_their_products():
     g = draw()
-    net = nn.Sequential(nn.Linear(6, 50), nn.LayerNorm(50), nn.Linear(50, 5))
+    net = nn.Sequential(nn.Linear(6, 50), nn.GroupNorm(1, 50), nn.Linear(50, 5))
     many = [vectors(5000, g) for _ in range(8)]
     made = Supervised(net, F.cross_entropy, many)
     assert "operations in products" in made.why_not_vectorised()
@@ -324,7 +324,7 @@ def test_clients_of_all_sizes_are_taken_one_by_one():
 
 
 def test_a_small_cohort_is_taken_one_by_one():
-    made = problem("layer norm")
+    made = problem("group norm")
     assert path_of(made, 8).name == "captured vmap"
     assert path_of(made, 7).name == "loop"
 
@@ -333,7 +333,7 @@ def test_a_client_that_cannot_be_read_is_refused_when_it_is_sampled():
     g = draw()
     data = [vectors(n, g) for n in SIZES]
     data[0] = (data[0][0], data[0][1][:-1])
-    made = Supervised(built(MODULES["layer norm"][0]), F.cross_entropy, data, batch=4)
+    made = Supervised(built(MODULES["group norm"][0]), F.cross_entropy, data, batch=4)
     sim = simulate(FedAvg(eta_l=0.1, K=1), made, cohorts=[range(1, 12), range(12)])
     next(sim)
     with pytest.raises(ValueError, match="client 0 has 7 inputs but 6 targets"):
@@ -341,7 +341,7 @@ def test_a_client_that_cannot_be_read_is_refused_when_it_is_sampled():
 
 
 def test_data_that_change_under_way_are_refused_by_the_number_of_their_client():
-    made = problem("layer norm", batch=None)
+    made = problem("group norm", batch=None)
     made.clients[6].y.fill_(77)
     assert made.why_not_vectorised() == ""
     with pytest.raises(ValueError, match="client 6"):
@@ -415,7 +415,7 @@ class Wide(nn.Module):
 
 
 def test_what_auto_chooses_is_what_it_says(caplog):
-    made = problem("layer norm")
+    made = problem("group norm")
     with caplog.at_level("DEBUG", logger="trimtab"):
         assert choose(made, 12).name == path_of(made, 12).executor == "batched"
     assert made.explain() in caplog.text
@@ -426,7 +426,7 @@ def test_what_auto_chooses_is_what_it_says(caplog):
 
 @pytest.mark.filterwarnings("ignore")  # what torch.compile imports warns about itself
 def test_a_module_that_torch_compiled_gives_the_same_rounds():
-    made = problem("layer norm", batch=4)
+    made = problem("group norm", batch=4)
     module = torch.compile(made.model.module, backend="eager")
     compiled = made.replace(module=module)
     for executor in ("loop", "batched"):
@@ -450,7 +450,7 @@ from trimtab import Scaffold, Supervised, simulate
 g = torch.Generator().manual_seed(1)
 clients = [(torch.randn(50, 96, generator=g), torch.randint(9, (50,), generator=g))] * 20
 torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(96, 128), nn.LayerNorm(128), nn.SiLU(), nn.Linear(128, 9))
+net = nn.Sequential(nn.Linear(96, 128), nn.GroupNorm(1, 128), nn.SiLU(), nn.Linear(128, 9))
 for count in (1, 2):
     torch.set_num_threads(count)
     made = Supervised(net, nn.CrossEntropyLoss(), clients, batch=40)
@@ -470,12 +470,12 @@ def test_the_number_of_threads_changes_no_bit():
 def test_a_run_goes_on_bit_for_bit_in_another_process(tmp_path):
     """Graphs that were captured at another x, in another order, compute the same."""
     algorithm, settings = Scaffold(eta_l=0.1, K=4), {"S": 9, "lost": 0.2, "slow": 0.3, "seed": 3}
-    whole = simulate(algorithm, problem("layer norm"), **settings)
+    whole = simulate(algorithm, problem("group norm"), **settings)
     for r in range(8):
         if r == 3:
             whole.save(tmp_path / "sim")
         expected = next(whole)
-    again = type(whole).load(tmp_path / "sim", algorithm, problem("layer norm"))
+    again = type(whole).load(tmp_path / "sim", algorithm, problem("group norm"))
     assert again.executor == "batched"
     for _ in range(5):
         found = next(again)

@@ -43,6 +43,11 @@ MODULES = {
     "ends with tanh": lambda: nn.Sequential(nn.Linear(4, 5), nn.SiLU(), nn.Linear(5, 2), nn.Tanh()),
     "ends with relu": lambda: nn.Sequential(nn.Linear(4, 2), nn.ReLU()),
     "flatten": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
+    "norm": lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.SiLU(), nn.Linear(5, 2)),
+    "norms": lambda: nn.Sequential(
+        *(nn.Linear(4, 5, bias=False), nn.LayerNorm(5, eps=0.1), nn.ReLU()),
+        *(nn.Linear(5, 3), nn.LayerNorm((3,)), nn.Linear(3, 2), nn.LayerNorm(2)),
+    ),
 }
 
 
@@ -185,7 +190,15 @@ def shared():
         lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.ReLU(), nn.Linear(5, 2)),
         lambda: nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.GELU(), nn.Linear(5, 2)),
         lambda: nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 2)),
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 2)),
+        lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.LayerNorm(5), nn.Linear(5, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2, elementwise_affine=False)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2, bias=False)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2, eps=0.0)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.LayerNorm((9, 2))),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(1)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.GroupNorm(1, 2)),
         lambda: nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(5, 2)),
         lambda: nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
         lambda: nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)),

@@ -179,7 +179,10 @@ SLOW = 10.0  # what takes > 10 seconds is measured once
 
 @dataclass(frozen=True)
 class Row:
-    """The best times of a workload, in milliseconds, and their ratios beside the goals."""
+    """The best times of a workload, in milliseconds, and their ratios beside the goals.
+
+    spread: the quartiles of each ratio over the repetitions, in which its two parts alternate.
+    """
 
     workload: str
     shows: str
@@ -188,6 +191,7 @@ class Row:
     ratios: dict[str, float]
     goals: dict[str, float]
     met: dict[str, bool]
+    spread: dict[str, tuple[float, float]]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -200,17 +204,17 @@ def measure(work: Workload) -> Generator[Progress, None, Row]:
     Every client has taken part before the clock runs, as it has in most rounds of a long run.
     """
     runs, executor = _runs(work)
-    best: dict[str, float] = {}
+    taken: dict[str, list[float]] = {name: [] for name in runs}
     for count in range(work.repeats + 1):
         for name, run in runs.items():
-            if best.get(name, 0.0) > SLOW:
+            if min(taken[name], default=0.0) > SLOW:
                 continue
             seconds = run()
             if count > 0:  # The first time warms up.
-                best[name] = min(best.get(name, seconds), seconds)
+                taken[name].append(seconds)
         if count > 0:
             yield Progress(f"{work.name}: {count} of {work.repeats}", count / work.repeats)
-    return _row(work, best, executor)
+    return _row(work, taken, executor)
 
 
 def _runs(work: Workload) -> tuple[dict[str, Callable[[], float]], str]:
@@ -254,13 +258,16 @@ def _timed(run: Callable[[], object]) -> Callable[[], float]:
     return seconds
 
 
-def _row(work: Workload, best: dict[str, float], executor: str) -> Row:
-    milliseconds = {name: 1000 * seconds for name, seconds in best.items()}
-    ratios = {}
+def _row(work: Workload, taken: dict[str, list[float]], executor: str) -> Row:
+    milliseconds = {name: 1000 * min(times) for name, times in taken.items()}
+    ratios, spread = {}, {}
     for ratio in work.goals:
         above, below = ratio.split(" / ")
         if above in milliseconds and below in milliseconds:
             ratios[ratio] = milliseconds[above] / milliseconds[below]
+            both = zip(taken[above], taken[below], strict=False)  # What is slow has one time.
+            each = sorted(one / other for one, other in both)
+            spread[ratio] = each[len(each) // 4], each[3 * len(each) // 4]
     return Row(
         workload=work.name,
         shows=work.shows,
@@ -269,6 +276,7 @@ def _row(work: Workload, best: dict[str, float], executor: str) -> Row:
         ratios=ratios,
         goals=work.goals,
         met={ratio: met(ratio, value, work.goals[ratio]) for ratio, value in ratios.items()},
+        spread=spread,
     )
 
 

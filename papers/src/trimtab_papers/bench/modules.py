@@ -67,6 +67,15 @@ def cnn() -> nn.Module:
     )
 
 
+def dropout_cnn() -> nn.Module:
+    """Return the network of pfl's benchmark on CIFAR-10, which has dropout."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Dropout(0.25), nn.Flatten(), nn.Linear(12544, 128), nn.ReLU()),
+        *(nn.Dropout(0.5), nn.Linear(128, 10)),
+    )
+
+
 def tanh_net() -> nn.Module:
     """Return a small regressor, as for tabular data or a surrogate of a simulation."""
     return nn.Sequential(

@@ -358,9 +358,9 @@ def gradient_matches_torch(
 ) -> bool:
     """Return whether the gradient of a small network equals autograd's, up to rounding.
 
-    The network has 53 inputs and a layer of 5 outputs for each activation; the last layer has
-    `outputs`. The sizes are not multiples of a vector register, so that remainders are tested too.
-    The caller's modes, such as inference mode or autocast, do not matter.
+    The network has 53 inputs and a layer of 5 outputs for each activation, every second one with a
+    LayerNorm; the last layer has `outputs`. The sizes are not multiples of a vector register, so
+    that remainders are tested too. The caller's modes, such as autocast, do not matter.
     """
     draw = torch.Generator().manual_seed(0)
     X = torch.randn(21, 53, generator=draw, dtype=dtype)
@@ -368,7 +368,8 @@ def gradient_matches_torch(
     rows = torch.randperm(21, generator=draw)[:13]
     depth = len(activations)
     sizes = (53, *[5] * (depth - 1), outputs)
-    layers = Layers(sizes, (True,) * depth, activations, loss, delta=1.5)
+    eps = tuple(0.1 * (layer % 2) for layer in range(depth))
+    layers = Layers(sizes, (True,) * depth, activations, loss, delta=1.5, eps=eps)
     x = torch.randn(layers.d, generator=draw, dtype=dtype)
     if loss != "cross_entropy":
         y = torch.rand(21, outputs, generator=draw, dtype=dtype)
@@ -380,11 +381,14 @@ def gradient_matches_torch(
     ):
         z = x.clone().requires_grad_()
         a, start = X[rows], 0
-        for (inside, outside), activation in zip(pairwise(sizes), activations, strict=True):
-            end = start + outside * inside
-            W, bias = z[start:end].view(outside, inside), z[end : end + outside]
-            a = TORCH_ACTIVATIONS[activation](a @ W.T + bias)
-            start = end + outside
+        for (m, n), activation, norm in zip(pairwise(sizes), activations, eps, strict=True):
+            end = start + n * m
+            W, bias = z[start:end].view(n, m), z[end : end + n]
+            a, start = a @ W.T + bias, end + n
+            if norm:
+                a = (a - a.mean(1, True)) / (a.var(1, correction=0, keepdim=True) + norm).sqrt()
+                a, start = a * z[start : start + n] + z[start + n : start + 2 * n], start + 2 * n
+            a = TORCH_ACTIVATIONS[activation](a)
         (expected,) = torch.autograd.grad(TORCH_LOSSES[loss](a, y[rows], layers.delta), z)
     gradient = gradients(layers, x, [(X, y, rows)])[0]
     return torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5)

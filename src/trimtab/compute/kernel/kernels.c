@@ -24,6 +24,7 @@ typedef struct {
   const long *sizes;      // of the input and of each layer's output
   const int *biased;      // whether each layer has a bias
   const int *activation;  // of each layer
+  const double *eps;      // of the LayerNorm before each activation; 0 for none
   long loss;
   double delta;  // where a Huber or smooth L1 loss becomes linear
   double l2;
@@ -88,8 +89,10 @@ static int has_slope(const Model *model, long l) {
 // The offsets of the layers' parameters in a vector, then its length.
 static void starts(const Model *model, long *start) {
   start[0] = 0;
-  for (long l = 0; l < model->layers; l++)
-    start[l + 1] = start[l] + (model->sizes[l] + (model->biased[l] ? 1 : 0)) * model->sizes[l + 1];
+  for (long l = 0; l < model->layers; l++) {
+    const long rows = model->sizes[l] + (model->biased[l] ? 1 : 0) + (model->eps[l] > 0 ? 2 : 0);
+    start[l + 1] = start[l] + rows * model->sizes[l + 1];
+  }
 }
 
 static int is_below(int64_t index, long end) { return index >= 0 && index < end; }
@@ -158,6 +161,7 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
 #define HYPERBOLIC_TANGENT tanhf
 #define ERF erff
 #define FABS fabsf
+#define SQRT sqrtf
 #define LANES 4
 #define NAME(f) f##_f32_0
 #include VARIANT
@@ -183,11 +187,13 @@ static void on_threads(int threads, void *(*work)(void *), void *job, long piece
 #undef HYPERBOLIC_TANGENT
 #undef ERF
 #undef FABS
+#undef SQRT
 #define REAL double
 #define EXP exp
 #define HYPERBOLIC_TANGENT tanh
 #define ERF erf
 #define FABS fabs
+#define SQRT sqrt
 #define LANES 2
 #define NAME(f) f##_f64_0
 #include VARIANT

@@ -2,20 +2,54 @@
 // The parameters are one vector in the order of nn.Sequential: the weight (out, in) of each layer, then its bias.
 // Included after products.h and functions.h, once for each number type and vector width.
 
-// Z (n, m) = activation(A W' + bias); slope, unless it is 0, receives the derivative. packed is a buffer for
-// many_products.
-static void NAME(forward)(const REAL *const *a, long n, const REAL *W, const REAL *bias, long d, long m, int activation,
-                          REAL *Z, REAL *slope, REAL *packed) {
+// Z (n, m) = the LayerNorm of its rows. weights (2, m) multiply and are added; normed (n, m) and scale (n) receive what
+// norm_back needs.
+static void NAME(norm)(long n, long m, double eps, const REAL *weights, REAL *Z, REAL *normed, REAL *scale) {
+  for (long i = 0; i < n; i++) {
+    REAL *z = Z + i * m, *h = normed + i * m, mean = 0, square = 0;
+    for (long c = 0; c < m; c++) mean += z[c];
+    mean /= m;
+    EACH(c, 0, m) h[c] = z[c] - mean;
+    for (long c = 0; c < m; c++) square += h[c] * h[c];
+    const REAL s = scale[i] = 1 / SQRT(square / m + (REAL)eps);
+    EACH(c, 0, m) h[c] *= s, z[c] = h[c] * weights[c] + weights[m + c];
+  }
+}
+
+// G (n, m), the gradient with respect to the LayerNorm's output, becomes that with respect to its input.
+// dweights (2, m) = the gradient with respect to its weights, or dweights += this if `add`.
+static void NAME(norm_back)(long n, long m, const REAL *weights, const REAL *normed, const REAL *scale, int add,
+                            REAL *G, REAL *dweights) {
+  for (long c = 0; !add && c < 2 * m; c++) dweights[c] = 0;
+  for (long i = 0; i < n; i++) {
+    REAL *g = G + i * m, mean = 0, along = 0;  // along: the part of the gradient in the direction of the row
+    const REAL *h = normed + i * m;
+    EACH(c, 0, m) dweights[c] += g[c] * h[c], dweights[m + c] += g[c], g[c] *= weights[c];
+    for (long c = 0; c < m; c++) mean += g[c], along += g[c] * h[c];
+    mean /= m, along /= m;
+    const REAL s = scale[i];
+    EACH(c, 0, m) g[c] = s * (g[c] - mean - h[c] * along);
+  }
+}
+
+// Z (n, m) = activation(A W' + bias), or activation(norm(A W' + bias)), where A is the input of layer l; slope, unless
+// it is 0, receives the derivative.
+static void NAME(forward)(const Model *model, const REAL *x, const long *start, long l, long n, WORKSPACE *w, REAL *Z,
+                          REAL *slope) {
+  const REAL *const *a = w->rows, *W = x + start[l], *bias = W + model->sizes[l] * model->sizes[l + 1];
+  const long d = model->sizes[l], m = model->sizes[l + 1];
   if (m == 1)
     NAME(one_product)(a, n, W, d, Z);
   else if (n < 48)
     NAME(products)(a, n, W, d, m, Z);
   else
-    NAME(many_products)(a, n, W, d, m, Z, packed);
-  if (bias)
+    NAME(many_products)(a, n, W, d, m, Z, w->packed);
+  if (model->biased[l])
     for (long i = 0; i < n; i++)
       for (long c = 0; c < m; c++) Z[i * m + c] += bias[c];
-  NAME(activate)(activation, n * m, Z, slope);
+  if (model->eps[l] > 0)
+    NAME(norm)(n, m, model->eps[l], x + start[l + 1] - 2 * m, Z, w->normed[l], w->scale + l * w->tile);
+  NAME(activate)(model->activation[l], n * m, Z, slope);
 }
 
 // Set pointers to n samples of a mini-batch, starting at `from`. rows = 0 means all `length` samples in order.
@@ -39,9 +73,7 @@ static void NAME(forward_pass)(const Model *model, const REAL *x, const long *st
   const long L = model->layers, *sizes = model->sizes;
   for (long l = 0; l < L; l++) {
     for (long i = 0; l && i < n; i++) w->rows[i] = w->output[l - 1] + i * sizes[l];
-    const REAL *bias = model->biased[l] ? x + start[l + 1] - sizes[l + 1] : 0;
-    NAME(forward)(w->rows, n, x + start[l], bias, sizes[l], sizes[l + 1], model->activation[l],
-                  l + 1 < L ? w->output[l] : last, slopes ? w->slope[l] : 0, w->packed);
+    NAME(forward)(model, x, start, l, n, w, l + 1 < L ? w->output[l] : last, slopes ? w->slope[l] : 0);
   }
 }
 
@@ -74,12 +106,14 @@ static int NAME(gradient)(const Model *model, const REAL *x, const REAL *X, cons
       for (long i = 0; l && i < tile; i++) w->rows[i] = w->output[l - 1] + i * sizes[l];
       if (!l) wrong = NAME(samples)(X, rows, from, tile, length, sizes[0], w->rows, trouble);
       if (wrong) return wrong;
-      const long m = sizes[l + 1];
+      const long m = sizes[l + 1], weights = start[l + 1] - 2 * m;
+      if (model->eps[l] > 0)
+        NAME(norm_back)(tile, m, x + weights, w->normed[l], w->scale + l * w->tile, from > 0, G, out + weights);
       if (m == 1)
         NAME(one_weight)(G, w->rows, tile, sizes[l], from > 0, out + start[l]);
       else
         NAME(weights)(G, w->rows, tile, sizes[l], m, from > 0, out + start[l], w->packed);
-      if (model->biased[l]) NAME(biases)(G, tile, m, from > 0, out + start[l + 1] - m);
+      if (model->biased[l]) NAME(biases)(G, tile, m, from > 0, out + start[l] + sizes[l] * m);
       if (l) {
         REAL *next = w->back[l % 2];
         int relu = model->activation[l - 1] == RELU;

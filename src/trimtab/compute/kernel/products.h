@@ -156,44 +156,53 @@ static void NAME(one_weight)(const REAL *g, const REAL *const *a, long n, long d
   }
 }
 
+// to (up to 4 rows, width) = E P, or to += E P if `add`, where E is (4, n) and P is (n, STRETCH), of which `vecs` vectors
+// are used. Callers pass a constant for vecs; width is vecs * LANES, or less if vecs is 1.
+static inline __attribute__((always_inline)) void NAME(some_weights)(const int vecs, const REAL *E, const REAL *P,
+                                                                     long n, long rows, long d, long width, int add,
+                                                                     REAL *to) {
+  NAME(vec) acc[4][3] = {0};
+  for (long i = 0; i < n; i++, P += STRETCH, E += 4)
+    for (int j = 0; j < vecs; j++)
+      for (int q = 0; q < 4; q++) acc[q][j] += E[q] * NAME(load)(P + j * LANES);
+  for (int q = 0; q < 4 && q < rows; q++, to += d)
+    if (width == vecs * LANES)
+      for (int j = 0; j < vecs; j++) {
+        NAME(vec) *v = (NAME(vec) *)(to + j * LANES);
+        *v = add ? *v + acc[q][j] : acc[q][j];
+      }
+    else
+      for (long t = 0; t < width; t++) to[t] = (add ? to[t] : 0) + acc[q][0][t];
+}
+
 // dW (m, d) = G' A, or dW += G' A if `add`. G is (n, m), and a has pointers to the rows of A.
 // packed is a buffer of n * (m rounded up to a multiple of 4, plus STRETCH) numbers.
 static void NAME(weights)(const REAL *G, const REAL *const *a, long n, long d, long m, int add, REAL *dW,
                           REAL *packed) {
   const long groups = (m + 3) / 4;
-  REAL *P = packed + groups * 4 * n;  // (n, STRETCH): STRETCH columns of A
+  REAL *P = packed + groups * 4 * n;  // (n, STRETCH): up to STRETCH columns of A
   for (long g = 0; g < groups; g++)   // G as (groups of 4 outputs, n, 4)
     for (long i = 0; i < n; i++)
       for (int q = 0; q < 4; q++) packed[(g * n + i) * 4 + q] = 4 * g + q < m ? G[i * m + 4 * g + q] : 0;
-  for (long k = 0; k < d; k += STRETCH) {
-    long width = d - k < STRETCH ? d - k : STRETCH;
+  for (long k = 0, width; k < d; k += width) {
+    width = d - k < STRETCH ? d - k : STRETCH;
+    if (width > LANES) width -= width % LANES;  // whole vectors first
     for (long i = 0; i < n; i++) {
-      if (width == STRETCH)
-        memcpy(P + i * STRETCH, a[i] + k, STRETCH * sizeof(REAL));
+      REAL *p = P + i * STRETCH;
+      if (width >= LANES)
+        for (long t = 0; t < width; t += LANES) *(NAME(vec) *)(p + t) = NAME(load)(a[i] + k + t);
       else
-        for (long t = 0; t < STRETCH; t++) P[i * STRETCH + t] = t < width ? a[i][k + t] : 0;
+        for (long t = 0; t < LANES; t++) p[t] = t < width ? a[i][k + t] : 0;
     }
     for (long g = 0; g < groups; g++) {
-      NAME(vec) acc[4][3] = {0};
-      const REAL *p = P, *e = packed + g * 4 * n;
-      for (long i = 0; i < n; i++, p += STRETCH, e += 4) {
-        NAME(vec) p0 = NAME(load)(p), p1 = NAME(load)(p + LANES), p2 = NAME(load)(p + 2 * LANES);
-        for (int q = 0; q < 4; q++) {
-          acc[q][0] += e[q] * p0;
-          acc[q][1] += e[q] * p1;
-          acc[q][2] += e[q] * p2;
-        }
-      }
-      for (int q = 0; q < 4 && 4 * g + q < m; q++) {
-        REAL *to = dW + (4 * g + q) * d + k;
-        if (width == STRETCH)
-          for (int j = 0; j < 3; j++) {
-            NAME(vec) *v = (NAME(vec) *)(to + j * LANES);
-            *v = add ? *v + acc[q][j] : acc[q][j];
-          }
-        else
-          for (long t = 0; t < width; t++) to[t] = (add ? to[t] : 0) + acc[q][t / LANES][t % LANES];
-      }
+      const REAL *e = packed + g * 4 * n;
+      REAL *to = dW + 4 * g * d + k;
+      if (width == 3 * LANES)
+        NAME(some_weights)(3, e, P, n, m - 4 * g, d, width, add, to);
+      else if (width == 2 * LANES)
+        NAME(some_weights)(2, e, P, n, m - 4 * g, d, width, add, to);
+      else
+        NAME(some_weights)(1, e, P, n, m - 4 * g, d, width, add, to);
     }
   }
 }
@@ -207,33 +216,34 @@ static void NAME(biases)(const REAL *G, long n, long m, int add, REAL *dbias) {
   }
 }
 
+// H (up to 4 rows, vecs * LANES columns of d) = G W, masked by A as in `backward`. Callers pass a constant for vecs.
+static inline __attribute__((always_inline)) void NAME(some_backward)(const int vecs, const REAL *const *g,
+                                                                      const REAL *W, const REAL *A, long rows, long d,
+                                                                      long m, int relu, REAL *H) {
+  NAME(vec) acc[4][3] = {0};
+  for (long c = 0; c < m; c++)
+    for (int j = 0; j < vecs; j++)
+      for (int q = 0; q < 4; q++) acc[q][j] += g[q][c] * NAME(load)(W + c * d + j * LANES);
+  for (int q = 0; q < 4 && q < rows; q++)
+    for (int t = 0; t < vecs * LANES; t++)
+      H[q * d + t] = relu && !(A[q * d + t] > 0) ? 0 : acc[q][t / LANES][t % LANES];
+}
+
 // H (n, d) = G W. If `relu`, H is zero where A (n, d), the output of that ReLU, is not positive.
 static void NAME(backward)(const REAL *G, const REAL *W, const REAL *A, long n, long d, long m, int relu, REAL *H) {
   for (long r = 0; r < n; r += 4) {
     const REAL *g[4];
     for (int q = 0; q < 4; q++) g[q] = G + (r + q < n ? r + q : r) * m;
-    for (long k = 0; k < d; k += STRETCH) {
-      long width = d - k < STRETCH ? d - k : STRETCH;
-      NAME(vec) acc[4][3] = {0};
-      if (width == STRETCH)
-        for (long c = 0; c < m; c++) {
-          const REAL *w = W + c * d + k;
-          NAME(vec) w0 = NAME(load)(w), w1 = NAME(load)(w + LANES), w2 = NAME(load)(w + 2 * LANES);
-          for (int q = 0; q < 4; q++) {
-            acc[q][0] += g[q][c] * w0;
-            acc[q][1] += g[q][c] * w1;
-            acc[q][2] += g[q][c] * w2;
-          }
-        }
-      else
-        for (int q = 0; q < 4; q++)
-          for (long c = 0; c < m; c++)
-            for (long t = 0; t < width; t++) ((REAL *)acc[q])[t] += g[q][c] * W[c * d + k + t];
-      for (int q = 0; q < 4 && r + q < n; q++)
-        for (long t = 0; t < width; t++) {
-          long at = (r + q) * d + k + t;
-          H[at] = relu && !(A[at] > 0) ? 0 : ((REAL *)acc[q])[t];
-        }
-    }
+    long k = 0;
+    for (; k + 3 * LANES <= d; k += 3 * LANES)
+      NAME(some_backward)(3, g, W + k, A + r * d + k, n - r, d, m, relu, H + r * d + k);
+    for (; k + LANES <= d; k += LANES)
+      NAME(some_backward)(1, g, W + k, A + r * d + k, n - r, d, m, relu, H + r * d + k);
+    for (int q = 0; k < d && q < 4 && r + q < n; q++)
+      for (long t = k; t < d; t++) {
+        REAL s = 0;
+        for (long c = 0; c < m; c++) s += g[q][c] * W[c * d + t];
+        H[(r + q) * d + t] = relu && !(A[(r + q) * d + t] > 0) ? 0 : s;
+      }
   }
 }

@@ -42,6 +42,7 @@ class Layers:
     delta: float = 1.0  # where a Huber or smooth L1 loss becomes linear
     flattens: bool = False  # whether samples may have any shape with sizes[0] elements
     single: bool = False  # whether outputs and targets have shape (n,) instead of (n, 1)
+    eps: tuple[float, ...] = ()  # by layer, of a LayerNorm before the activation; 0 for none
 
     def __hash__(self) -> int:
         """Return the hash of the sizes only: every round computes it several times."""
@@ -54,8 +55,13 @@ class Layers:
     @cached_property
     def d(self) -> int:
         """The number of parameters."""
-        pairs = zip(self.sizes, self.sizes[1:], self.biased, strict=False)
-        return sum((inside + biased) * outside for inside, outside, biased in pairs)
+        each = zip(self.sizes, self.sizes[1:], self.biased, self.norms, strict=False)
+        return sum((a + biased + 2 * (eps > 0)) * b for a, b, biased, eps in each)
+
+    @property
+    def norms(self) -> tuple[float, ...]:
+        """The eps of every layer."""
+        return self.eps or (0.0,) * len(self.biased)
 
     def takes(self, X: Tensor) -> bool:
         """Return whether these are samples of the right shape."""
@@ -122,6 +128,7 @@ class ModelStruct(ctypes.Structure):
         ("sizes", _POINTER),
         ("biased", _POINTER),
         ("activation", _POINTER),
+        ("eps", _POINTER),
         ("loss", _LONG),
         ("delta", _DOUBLE),
         ("l2", _DOUBLE),
@@ -189,7 +196,10 @@ class TroubleStruct(ctypes.Structure):
 def encoded_model(layers: Layers, l2: float = 0.0) -> tuple[ModelStruct, Any]:
     """Return a network for the kernels, and the arrays it points to, which must be kept alive."""
     activations = map(ACTIVATIONS.index, layers.activations)
-    arrays = (int64_array(layers.sizes), array("i", layers.biased), array("i", activations))
+    arrays = (
+        *(int64_array(layers.sizes), array("i", layers.biased)),
+        *(array("i", activations), array("d", layers.norms)),
+    )
     places = (part.buffer_info()[0] for part in arrays)
     loss = LOSSES.index(layers.loss)
     return ModelStruct(len(layers.biased), *places, loss, layers.delta, l2), arrays

@@ -33,7 +33,7 @@ class Samples:
         shape, kind = ((n,), torch.int64) if labels else (layers.output_shape(n), dtype)
         right = y.shape == shape and y.dtype == kind
         fits = X.shape[:1] == (n,) and layers.takes(X) and X.dtype == dtype
-        readable = all(tensor.is_contiguous() and tensor.is_cpu for tensor in (X, y))
+        readable = X.is_contiguous() and y.is_contiguous() and X.is_cpu and y.is_cpu
         if not (right and fits and readable):
             raise BadDataError(
                 position,

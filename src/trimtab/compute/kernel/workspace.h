@@ -12,6 +12,8 @@ typedef struct {
   long tile;           // samples at a time
   REAL **output;       // (layers): outputs of each layer, (tile, outputs)
   REAL **slope;        // (layers): derivatives of the activations, like output; 0 if output determines them
+  REAL **normed;       // (layers): rows before the weights of a LayerNorm, like output; 0 for none
+  REAL *scale;         // (layers, tile): by which a LayerNorm multiplies each row
   REAL *targets;       // (tile, outputs)
   REAL *back[2];       // (tile, widest hidden layer): gradients with respect to layers' inputs, alternating
   REAL *packed;        // buffer of many_products and weights
@@ -44,14 +46,17 @@ static WORKSPACE NAME(workspace)(const Model *model, long n, long registers, lon
   WORKSPACE w = {.tile = n < TILE ? n : TILE};
   const long tile = w.tile, layers = model->layers;
   long most = 0, packing = 0;
-  w.allocations = malloc((2 * layers + registers + 9) * sizeof(void *));
+  w.allocations = malloc((3 * layers + registers + 11) * sizeof(void *));
   w.failed = !w.allocations;
   w.output = NAME(allocated)(&w, layers * sizeof(REAL *));
   w.slope = NAME(allocated)(&w, layers * sizeof(REAL *));
+  w.normed = NAME(allocated)(&w, layers * sizeof(REAL *));
+  w.scale = NAME(numbers)(&w, layers * tile);
   for (long l = 0; l < layers; l++) {
     REAL *output = NAME(numbers)(&w, tile * model->sizes[l + 1]);
     REAL *slope = has_slope(model, l) ? NAME(numbers)(&w, tile * model->sizes[l + 1]) : 0;
-    if (!w.failed) w.output[l] = output, w.slope[l] = slope;
+    REAL *normed = model->eps[l] > 0 ? NAME(numbers)(&w, tile * model->sizes[l + 1]) : 0;
+    if (!w.failed) w.output[l] = output, w.slope[l] = slope, w.normed[l] = normed;
     if (l + 1 < layers) most = MAX(most, model->sizes[l + 1]);
     packing = MAX(packing, NAME(packing)(tile, model->sizes[l + 1]));
   }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trimtab.core.streams import global_state, seeded
 from trimtab.problems.supervised.buffers import running_statistics
-from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.data import WHOLE_NUMBERS, Data
 from trimtab.problems.supervised.flat import (
     FlatModule,
     Tree,
@@ -25,7 +25,6 @@ from trimtab.problems.supervised.flat import (
 from trimtab.problems.supervised.losses import Loss, OnBatch, ignored_label, loss_kind
 from trimtab.problems.supervised.reading import is_sparse
 
-_INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 # Largest relative difference of two ways to compute the same numbers, in float32 as well: above its
 # rounding, 6e-8 per operation, and below the effect of a sum in place of a mean.
 SAME = 1e-4
@@ -33,18 +32,18 @@ SAME = 1e-4
 _ROUNDINGS = 100
 
 
-def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
-    """Raise ValueError if module or loss cannot take the data, or if training changes buffers."""
+def check_on_two_samples(owner: str, data: Data, model: FlatModule, loss: Loss) -> Any:
+    """Return the module's output; raise ValueError if module, loss and data do not fit."""
     with torch.no_grad():
         # Once in training mode: later data repeat only the checks that depend on the data.
-        _run(owner, data, _few(data, model), model, loss, [True])
+        return _run(owner, data, _few(data, model), model, loss, [True])[0][0]
 
 
-def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
+def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> Any:
     """Check the first data of a problem: also whether the loss is a mean with a gradient.
 
     Raise ValueError if module, loss or collate give another result when they are called again, or
-    change the data.
+    change the data. Return the module's output.
     """
     # Two copies: the first is passed to the module, the second shows whether that changed it.
     few, before = _few(data, model), _few(data, model)
@@ -62,15 +61,15 @@ def check_first(owner: str, data: Data, model: FlatModule, loss: Loss) -> None:
         raise ValueError(changes_targets("the loss"))
     _check_pure(model, *results[:2])
     _check_gradient(owner, few, model, *results[1])
-    if loss_kind(loss) is not None:
-        return
-    with seeded(0, model.device):
-        is_sum = _is_sum(loss, model, few, *results[2])
-    if is_sum:
-        raise ValueError(
-            "the loss of a batch that holds every sample twice is twice as large, so it is a sum; "
-            "pass the mean over samples."
-        )
+    if loss_kind(loss) is None:
+        with seeded(0, model.device):
+            is_sum = _is_sum(loss, model, few, *results[2])
+        if is_sum:
+            raise ValueError(
+                "the loss of a batch that holds every sample twice is twice as large, so it is a "
+                "sum; pass the mean over samples."
+            )
+    return results[0][0]
 
 
 def _run(
@@ -229,7 +228,7 @@ def _few(data: Data, model: FlatModule) -> Data:
         return data.cut(0, 2).copy()
     chosen = list(range(min(2, len(data))))
     for X in leaves(data.X):
-        if X.dtype in _INDICES and X.numel():
+        if X.dtype in WHOLE_NUMBERS and X.numel():
             each = X[0].numel()
             chosen += [int(X.argmin()) // each, int(X.argmax()) // each]
     if len(chosen) <= 2:
@@ -239,7 +238,7 @@ def _few(data: Data, model: FlatModule) -> Data:
 
 def _range(data: Data) -> str:
     X = None if data.samples is not None else data.X
-    if not isinstance(X, Tensor) or X.dtype not in _INDICES:
+    if not isinstance(X, Tensor) or X.dtype not in WHOLE_NUMBERS:
         return ""
     return f", numbers from {int(X.min())} to {int(X.max())}"
 

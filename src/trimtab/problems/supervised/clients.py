@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -16,11 +17,18 @@ from trimtab.compute.kernel import BadDataError, ClientSamples, Layers, SampleCa
 from trimtab.core.streams import SPLIT, stream
 from trimtab.problems.supervised.data import Data
 from trimtab.problems.supervised.flat import describe, leaves, map_tree
-from trimtab.problems.supervised.reading import Reader, check_dataset, is_sparse, no_samples
+from trimtab.problems.supervised.reading import (
+    Reader,
+    check_data,
+    check_dataset,
+    is_sparse,
+    no_samples,
+)
 
 _ENOUGH = 5  # A client with fewer rows needs all of them for training.
 _KEPT = 128  # Clients of a lazy sequence in memory; all of them may be millions.
 _OWN = "the test part of client"
+_SMALL = 1 << 14  # Numbers of a client that is checked together with others, on a copy.
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +125,7 @@ class ClientData:
         if i in self._read:
             return len(self._read[i])
         try:
-            part = self._part
-            return self.reader.size(self.clients[i]) if part is None else part.size(i)
+            return self.reader.size(self.clients[i]) if self._part is None else self._part.size(i)
         except TypeError:
             return len(self[i])  # Reading it raises an error that names the fault.
 
@@ -133,17 +140,38 @@ class ClientData:
     def __getitem__(self, i: int) -> Data:
         if self.in_memory and i in self._read:
             return self._read[i]  # Without the lock, since it is never removed.
-        owner = f"{self.name} {i}"
+        return self.several([i])[0]
+
+    def several(self, clients: Sequence[int]) -> list[Data]:
+        """Return the data of several clients; those that are new and small are checked together."""
         with self._lock:
-            if i in self._read:
+            found = {i: self._read[i] for i in clients if i in self._read}
+            new: dict[Any, dict[str, Data]] = {}
+            for i in clients:
+                if i not in found:
+                    owner = f"{self.name} {i}"
+                    data = found[i] = self.reader.unchecked(owner, self.clients[i])
+                    new.setdefault(data.kind if _is_small(data) else i, {})[owner] = data
+            for group in new.values():
+                self._check(group)
+            self._read |= found
+            for i in found if not self.in_memory else ():
                 self._read.move_to_end(i)
-                return self._read[i]
-            data = self.reader.read(owner, self.clients[i])
-            self.check(owner, data)
-            self._read[i] = data
-            if not self.in_memory and len(self._read) > _KEPT:
+            while not self.in_memory and len(self._read) > _KEPT:
                 self._read.popitem(last=False)
-            return data
+            return [found[i] for i in clients]
+
+    def _check(self, group: Mapping[str, Data]) -> None:
+        (owner, first), *others = group.items()
+        if others:
+            together = first.joined([data for _, data in others], owner)
+            with suppress(ValueError):  # The error below names the client.
+                check_data(owner, together)
+                self.check(owner, together)
+                return
+        for owner, data in group.items():
+            check_data(owner, data)
+            self.check(owner, data)
 
     def for_kernel(
         self, clients: Sequence[int], layers: Layers, kind: dtype
@@ -153,7 +181,7 @@ class ClientData:
         found = self._cache.get(what)
         if found is not None:
             return found
-        data, samples = [self[i] for i in clients], list[Samples]()
+        data, samples = self.several(clients), list[Samples]()
         for place, each in enumerate(data):
             try:
                 own = each.for_kernel(layers, kind)
@@ -193,6 +221,12 @@ def check_clients(clients: Any) -> None:
                 f"client {i} is a {type(client).__name__}, not a pair; pass a list with a pair "
                 "(X, y) for each client, [(X, y)] if there is one."
             )
+
+
+def _is_small(data: Data) -> bool:
+    """Return whether a check of this and other data together takes less time than one by one."""
+    few = data.plain and data.X.dim() and data.y.dim() and data.X.numel() <= _SMALL
+    return bool(few and len(data.y) == len(data.X) > 1)
 
 
 class EvaluationData:
@@ -340,30 +374,3 @@ def _joined(owner: str, parts: Sequence[Data]) -> Data:
         raise ValueError(
             f"{owner} come in shapes {' and '.join(shapes)}; give all clients the same."
         ) from error
-
-
-class FirstBatch:
-    """The structure of the first data that were read, which all others must have."""
-
-    def __init__(self) -> None:
-        self._first: tuple[Any, Data] | None = None  # the form of samples, and one of them
-
-    def check(self, owner: str, data: Data) -> None:
-        """Raise ValueError if the data have another structure."""
-        if self._first is None or data.form == self._first[0]:
-            return
-        first = self._first[1]
-        own, others = (describe(each.cut(0, 1).X) for each in (data, first))
-        if own == others:
-            raise ValueError(
-                f"{owner} has samples {describe(data.cut(0, 1).batch)}, others "
-                f"{describe(first.batch)}; give all clients samples of the same parts."
-            )
-        raise ValueError(
-            f"{owner} has inputs of shape {own}, others of {others}; give all clients the same "
-            "features."
-        )
-
-    def keep(self, data: Data) -> None:
-        """Keep the structure of the first data that passed all checks."""
-        self._first = self._first or (data.form, data.cut(0, 1).copy())

@@ -31,15 +31,20 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.SiLU: "silu",
     nn.GELU: "gelu",
 }
-_KNOWN: tuple[type[nn.Module], ...] = (nn.Linear, nn.Flatten, nn.Sequential, *_ACTIVATIONS)
+_KNOWN: tuple[type[nn.Module], ...] = (
+    *(nn.Linear, nn.LayerNorm, nn.Flatten, nn.Sequential),
+    *_ACTIVATIONS,
+)
 _FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {cls: cls.forward for cls in _KNOWN}
 # Samples on which a closed form is compared with autograd, once for each problem.
 _ROWS = 64
+# A row of equal numbers is divided by the root of eps, which float32 must not round to 0.
+_LEAST_EPS = 1e-12
 # Relative to the inputs; a smaller gradient may be rounding, in float64 too.
 _NOISE = 1e-9
 
 Layer = tuple[nn.Module, str]
-"""A module and its kind: linear, flatten, flatten all, or an activation."""
+"""A module and its kind: linear, norm, flatten, flatten all, or an activation."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,9 @@ def _parts(module: nn.Module) -> list[Layer] | None:
 
 def _other(layer: Any) -> str:
     """Return the kind of a layer that is neither linear nor an activation."""
+    if type(layer) is nn.LayerNorm:
+        one = len(layer.normalized_shape) == 1 and layer.eps >= _LEAST_EPS
+        return f"norm {layer.eps}" if one and layer.bias is not None else "unknown"
     if type(layer) is not nn.Flatten or layer.end_dim != -1 or layer.start_dim not in (0, 1):
         return "unknown"
     return "flatten" if layer.start_dim else "flatten all"
@@ -140,17 +148,24 @@ def _other(layer: Any) -> str:
 def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layers | None:
     """Return the description of a module for the kernel; None if it cannot compute it.
 
-    It has linear layers with at most one activation each, Flatten before the first one, and, for a
-    single output of shape (n,), nn.Flatten(0) at the end.
+    It has linear layers, each followed by at most one LayerNorm and then at most one activation,
+    Flatten before the first one, and, for a single output of shape (n,), nn.Flatten(0) at the end.
     """
     kinds = [what for _, what in parts]
     flattens = kinds[:1] == ["flatten"]
     single = kinds[-1:] == ["flatten all"] and loss != "cross_entropy"
-    linear, activations = list[Any](), list[str]()
+    linear, activations, eps = list[Any](), list[str](), list[float]()
     for layer, what in parts[flattens : len(parts) - single]:
         if what == "linear":
             linear.append(layer)
             activations.append("none")
+            eps.append(0.0)
+        elif isinstance(layer, nn.LayerNorm) and what != "unknown":
+            if not eps or eps[-1] or activations[-1] != "none":
+                return None
+            if layer.normalized_shape[0] != linear[-1].out_features:
+                return None
+            eps[-1] = layer.eps
         elif not activations or what not in kernel.ACTIVATIONS:
             return None
         elif activations[-1] == "none":
@@ -161,7 +176,8 @@ def _for_kernel(parts: Sequence[Layer], loss: str, delta: float) -> kernel.Layer
         return None
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     biased = tuple(layer.bias is not None for layer in linear)
-    return kernel.Layers(sizes, biased, tuple(activations), loss, delta, flattens, single)
+    norms = tuple(eps) if any(eps) else ()
+    return kernel.Layers(sizes, biased, tuple(activations), loss, delta, flattens, single, norms)
 
 
 def _loss_for_kernel(loss: Loss) -> tuple[str, float] | None:

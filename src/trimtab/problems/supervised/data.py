@@ -1,4 +1,4 @@
-"""Samples as tensors with a row per sample, or as a list for a collate."""
+"""Samples as tensors with a row per sample, or as a list for a collate; what clients share."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from trimtab.compute.kernel import Layers, Samples
-from trimtab.problems.supervised.flat import Tree, form, join, leaves, map_tree
+from trimtab.problems.supervised.flat import Tree, describe, form, join, leaves, map_tree
+from trimtab.problems.supervised.losses import Loss, loss_kind
+
+WHOLE_NUMBERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Data:
@@ -118,6 +121,17 @@ class Data:
             return form(self.cut(0, 1).batch)
         return form(self.batch), [leaf.shape[1:] for leaf in leaves(self.X)]
 
+    @property
+    def kind(self) -> Any:
+        """All that a check on a few samples depends on but values; None with a collate."""
+        if self.samples is not None:
+            return None
+        if self.plain:
+            X, y = self.X, self.y
+            return len(X) > 1, X.shape[1:], X.dtype, y.shape[1:], y.dtype
+        each = [(leaf.shape[1:], leaf.dtype) for leaf in leaves(self.batch)]
+        return len(self) > 1, form(self.batch), *each
+
     def take(self, rows: Tensor) -> "Data":
         """Return the samples with these numbers."""
         if self.samples is not None:
@@ -152,3 +166,59 @@ class Data:
         if self.plain:
             return Data(f(self.X), f(self.y), self.owner)
         return Data(map_tree(f, self.X), map_tree(f, self.y), self.owner)
+
+
+class FirstBatch:
+    """The structure of the first data that were read, which all others must have."""
+
+    def __init__(self) -> None:
+        self._first: tuple[Any, Data] | None = None  # the form of samples, and one of them
+
+    def check(self, owner: str, data: Data) -> None:
+        """Raise ValueError if the data have another structure."""
+        if self._first is None or data.form == self._first[0]:
+            return
+        first = self._first[1]
+        own, others = (describe(each.cut(0, 1).X) for each in (data, first))
+        if own == others:
+            raise ValueError(
+                f"{owner} has samples {describe(data.cut(0, 1).batch)}, others "
+                f"{describe(first.batch)}; give all clients samples of the same parts."
+            )
+        raise ValueError(
+            f"{owner} has inputs of shape {own}, others of {others}; give all clients the same "
+            "features."
+        )
+
+    def keep(self, data: Data) -> None:
+        """Keep the structure of the first data that passed all checks."""
+        self._first = self._first or (data.form, data.cut(0, 1).copy())
+
+
+class PassedValues:
+    """The whole numbers that data of one kind may hold, as far as checks on few samples have shown.
+
+    loss, output: of data that passed.
+    before: the same of other data of this kind; None for none.
+    """
+
+    def __init__(self, loss: Loss, output: Any, data: Data, before: "PassedValues | None") -> None:
+        self.loss, self._ranges = loss, _ranges(data)
+        if before is not None and before.loss is loss:
+            pairs = zip(self._ranges, before._ranges, strict=True)
+            self._ranges = [(min(a, c), max(b, d)) for (a, b), (c, d) in pairs]
+        known = loss_kind(loss)
+        labels = known is not None and known.takes_labels and not data.y.is_floating_point()
+        if labels and output.dim() >= 2:
+            self._ranges[-1] = 0, output.shape[1] - 1
+
+    def allow(self, data: Data) -> bool:
+        """Return whether inputs and labels are in these ranges."""
+        pairs = zip(_ranges(data), self._ranges, strict=True)
+        return all(low <= a and b <= high for (a, b), (low, high) in pairs)
+
+
+def _ranges(data: Data) -> list[tuple[int, int]]:
+    """Return the least and the largest number of each tensor of whole numbers; labels are last."""
+    whole = [leaf for leaf in leaves(data.batch) if leaf.dtype in WHOLE_NUMBERS and leaf.numel()]
+    return [(int(low), int(high)) for low, high in map(torch.aminmax, whole)]

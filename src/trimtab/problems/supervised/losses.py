@@ -19,9 +19,9 @@ from torch.nn.modules import module as _module
 # The functions that the kernel replaces; users and libraries may patch any of them.
 _OWNERS: tuple[tuple[Any, str], ...] = (
     *((nn.Module, name) for name in ("__call__", "_call_impl", "_wrapped_call_impl")),
-    *((layer, "forward") for layer in (nn.Linear, nn.Flatten, nn.Sequential)),
+    *((layer, "forward") for layer in (nn.Linear, nn.LayerNorm, nn.Flatten, nn.Sequential)),
     *((layer, "forward") for layer in (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU)),
-    *((F, name) for name in ("linear", "relu", "silu", "gelu")),
+    *((F, name) for name in ("linear", "layer_norm", "relu", "silu", "gelu")),
     *((torch, name) for name in ("tanh", "sigmoid")),
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -24,7 +24,7 @@ from trimtab.problems.supervised.checks import (
     check_on_two_samples,
 )
 from trimtab.problems.supervised.closed_form import ClosedForm, closed_form, difference
-from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.data import Data, PassedValues
 from trimtab.problems.supervised.flat import FlatModule, Tree, join, leaves, versions
 from trimtab.problems.supervised.losses import Loss, OnBatch, shares
 
@@ -53,6 +53,7 @@ class MeanLoss:
         self.model, self.loss, self.autocast = model, loss, autocast
         self._closed_form = None if autocast else closed_form(model.module, loss)
         self._closed_form_checked = self._loss_checked = False
+        self._passed: dict[Any, PassedValues] = {}  # by the kind of data
         # Whether random numbers may come from a generator of each call, with the same bits.
         self._draws_apart = False
         # Whether large data may be computed in pieces, in training and in evaluation.
@@ -75,11 +76,22 @@ class MeanLoss:
         known = form is not None and form.loss is self.loss and form.is_unchanged()
         return form.layers if form is not None and known else None
 
+    def has_checked(self, data: Data) -> bool:
+        """Return whether data of the same kind passed, so that `check` would find nothing."""
+        passed = self._passed.get(data.kind)
+        if passed is None or passed.loss is not self.loss or not passed.allow(data):
+            return False
+        form = None if self._closed_form_checked else self.closed_form
+        return form is None or not data.fits_kernel(form.layers)
+
     def check(self, owner: str, data: Data) -> None:
         """Raise ValueError if data, module and loss do not fit; the first data get all checks."""
         with GENERATORS:
             check = check_on_two_samples if self._loss_checked else check_first
-            check(owner, data, self.model, self.loss)
+            output = check(owner, data, self.model, self.loss)
+            if data.kind is not None:
+                found = PassedValues(self.loss, output, data, self._passed.get(data.kind))
+                self._passed[data.kind] = found
             if self.model.norms and not self._loss_checked:
                 self.model.needs_two = self._refuses_one(data.cut(0, 1).copy())
             if self.model.draws and not self._loss_checked:

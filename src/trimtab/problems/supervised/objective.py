@@ -179,7 +179,8 @@ class Curvature:
     def _linear(self) -> Layers | None:
         """The layer of a linear model; None if it is not linear, or was changed."""
         layers = self._mean_loss.known_layers
-        if layers is None or layers.activations != ("none",) or layers.loss not in _LOSSES:
+        plain = layers is not None and layers.activations == ("none",) and not layers.eps
+        if layers is None or not plain or layers.loss not in _LOSSES:
             return None
         return layers
 

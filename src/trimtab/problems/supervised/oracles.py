@@ -77,7 +77,7 @@ class Oracles:
 
         None where neither can compute it.
         """
-        data = [self.clients[i] for i in clients]
+        data = self.clients.several(clients)
         form = self.mean_loss.closed_form
         if form is not None and all(each.fits_kernel(form.layers) for each in data):
             return self._by_kernel(form, clients, data, seed, r)
@@ -169,7 +169,7 @@ class Oracles:
         rows: Any = drawn(clients, samples, *cut)
         # The kernel draws only if it reproduces the numbers of this PyTorch.
         if rows is None:
-            batches = self._cut(clients, [self.clients[i] for i in clients], seed, r)
+            batches = self._cut(clients, self.clients.several(clients), seed, r)
             rows = [[None if k is None else own.rows(k) for k in tape.batches] for own in batches]
         return kernel.run(
             layers,
@@ -217,7 +217,8 @@ def _of_module(module: nn.Module, loss: Loss) -> str:
         return f"{_shown(module)} is not an nn.Sequential of layers that it knows"
     # A layer is tried alone, first and between others, since an activation cannot be first.
     for name, layer in module.named_children():
-        places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, 2), layer, nn.Linear(2, 2)])
+        n = layer.normalized_shape[-1] if isinstance(layer, nn.LayerNorm) else 2
+        places = ([layer], [layer, nn.Linear(2, 2)], [nn.Linear(2, n), layer, nn.Linear(n, 2)])
         if all(closed_form(nn.Sequential(*place), loss) is None for place in places):
             touched = hooked(layer) or any(not p.requires_grad for p in layer.parameters())
             what = "frozen, hooked or changed" if touched else "not among its layers"

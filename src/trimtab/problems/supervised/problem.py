@@ -32,13 +32,12 @@ from trimtab.problems.supervised.batches import Sampling, batch_size
 from trimtab.problems.supervised.clients import (
     ClientData,
     EvaluationData,
-    FirstBatch,
     HeldOutView,
     check_clients,
     check_fraction,
     with_own_tests,
 )
-from trimtab.problems.supervised.data import Data
+from trimtab.problems.supervised.data import Data, FirstBatch
 from trimtab.problems.supervised.evaluation import (
     Evaluation,
     Measures,
@@ -420,6 +419,7 @@ class Supervised(TableConstructors, ModelWithStatistics, Problem):
 
     def _check(self, owner: str, data: Data) -> None:
         """Raise ValueError if data do not fit the module, the loss, or the first data."""
-        self._first_batch.check(owner, data)
-        self._mean_loss.check(owner, data)
-        self._first_batch.keep(data)
+        if not self._mean_loss.has_checked(data):
+            self._first_batch.check(owner, data)
+            self._mean_loss.check(owner, data)
+            self._first_batch.keep(data)

@@ -20,9 +20,9 @@ from trimtab.problems.problem import stack_oracles
 from trimtab.simulation.executors.executor import Exchange, Executor
 from trimtab.simulation.executors.threads import run_block
 
-# One call of the kernel runs at most 128 clients: enough to keep all cores busy, and the new states
-# of a large cohort do not all wait in memory.
-WAVE = 128
+# One call of the kernel runs at most 256 clients, fewer if their vectors are long: the Python of a
+# call costs little beside them, and the new states of a cohort do not all wait in memory.
+WAVE = 256
 # A chunk of (s, d) tensors has at most 20 clients; more of them, while a tensor has at most 250,000
 # numbers (1 MB in float32) and stays in the cache; fewer, if it would have more than 4 million.
 CHUNK = 20
