@@ -18,26 +18,26 @@ LONGEST = 430  # lines of a module; the usual size is 100 to 350
 
 # Lines and files of each folder, its subfolders included; "." is the top folder without them.
 BUDGET = {
-    ".": (967, 7),
-    "algorithms": (2132, 24),
-    "cli": (3131, 20),
-    "cluster": (1642, 9),
+    ".": (977, 7),
+    "algorithms": (2118, 24),
+    "cli": (3119, 20),
+    "cluster": (1635, 9),
     "commit": (250, 3),
-    "compute": (2198, 11),
+    "compute": (2212, 11),
     "core": (1493, 11),
-    "diagnosis": (5275, 21),
-    "federation": (9905, 52),
-    "flower": (498, 3),
-    "problems": (10063, 46),
-    "report": (2719, 17),
-    "simulation": (2265, 13),
+    "diagnosis": (5137, 18),
+    "federation": (9660, 49),
+    "flower": (512, 3),
+    "problems": (9984, 45),
+    "report": (2715, 17),
+    "simulation": (2690, 15),
     "sklearn": (222, 1),
-    "studies": (5316, 20),
+    "studies": (5276, 20),
     "testing": (858, 4),
-    "torch": (577, 5),
+    "torch": (648, 5),
 }
-PAPERS = (9476, 36)
-TESTS = 52_064  # lines
+PAPERS = (9525, 36)
+TESTS = 53_131  # lines
 
 
 def files_of(folder):

@@ -61,7 +61,7 @@ class Scaffold(FedAvg):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if not isinstance(clients, Integral) or clients < 1:
+        if not isinstance(clients, int | Integral) or clients < 1:
             raise wrong("clients", clients, "the number of all clients")
         given: dict[str, float] | None = None
         if weights is not None:

@@ -40,7 +40,7 @@ class ServerControls:
     """
 
     def __init__(self, model: nn.Module, N: int, weights: Sequence[float] | None = None) -> None:
-        if not isinstance(N, Integral) or N < 1:
+        if not isinstance(N, int | Integral) or N < 1:
             raise wrong("N", N, "the number of all clients")
         given = positive([1.0] * N if weights is None else weights)
         if given is None:
