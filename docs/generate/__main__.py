@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from docs.generate import algorithms, gallery, reference, tests
+from docs.generate import algorithms, gallery, reference, suite
 from docs.generate.equations import blocks_as_mathml
 from docs.generate.links import AT_TOP, ROOT, page_of, rewritten
 
@@ -38,7 +38,7 @@ def pages() -> dict[str, str]:
         **algorithms.pages(),
         **reference.pages(),
         **gallery.pages(),
-        **tests.pages(),
+        **suite.pages(),
         "citation.md": _citation(),
     }
 

@@ -104,7 +104,7 @@ def test_a_bench_without_a_file_says_what_is_lost(monkeypatch, capsys, stopped_i
         if work.name == stopped_in:
             os.kill(os.getpid(), signal.SIGINT)
         yield Progress("measuring")
-        return Row(work.name, "", "loop", {}, {}, {}, {})
+        return Row(work.name, "", "loop", {}, {}, {}, {}, {})
 
     monkeypatch.setattr("trimtab_papers.bench.measure", Measure)
     with pytest.raises(SystemExit) as end:

@@ -63,7 +63,7 @@ def own_key(folder="cleveland"):
 
 
 def test_every_block_has_a_test():
-    assert {name: len(blocks) for name, blocks in BLOCKS.items()} == {
+    assert {name: len(blocks) for name, blocks in BLOCKS.items() if blocks} == {
         "Upgrade": 1,
         "Back up": 1,
         "Restore": 1,

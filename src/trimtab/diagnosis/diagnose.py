@@ -227,10 +227,10 @@ def _checked_size(
     size = cohort_size(S, problem.N)
     if not _positive(minutes):
         sentence = "{minutes:{_given}}; pass a number of minutes that is positive."
-        raise BadArgument("minutes", sentence, _given=minutes)
+        raise BadArgument("minutes", sentence, _given=repr(minutes))
     if eps is not None and not _positive(eps):
         sentence = "{eps:{_given}}; pass the f(x) - f(x*) that is wanted, a positive number."
-        raise BadArgument("eps", sentence, _given=eps)
+        raise BadArgument("eps", sentence, _given=repr(eps))
     return size
 
 
