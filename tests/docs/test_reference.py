@@ -12,7 +12,7 @@ if not all(map(find_spec, ("griffe", "latex2mathml"))):
     pytest.skip("needs the site's tools: pip install 'trimtab[docs]'", allow_module_level=True)
 
 from docs.generate import gallery, reference
-from docs.generate import tests as pages_of_tests
+from docs.generate import suite as pages_of_tests
 from docs.generate.__main__ import pages
 from docs.generate.docstrings import described
 from docs.generate.equations import blocks_as_mathml
