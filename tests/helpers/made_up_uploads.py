@@ -21,6 +21,8 @@ def reply(request, number):
     header = {name: request[name] for name in names}
     header |= {"status": "done", "n": 1, "d": D, "dtype": "float32", "base": request["accepted"]}
     work = request["kind"] == "work"
+    if work:  # A reply without the tag and digest of the site's new state does not count.
+        header |= {"state": request["tag"], "digest": f"{number:064x}"}
     return Message(header, {"0": torch.full((D,), number / 1e6)} if work else {})
 
 
