@@ -40,12 +40,12 @@ def test_strangers_and_liars_are_refused_and_named_in_the_log(tmp_path):
 
         honest = whole.sites["a"]
         told = server.job(
-            *(300, on_round), algorithm=Scaffold(eta_l=0.3, K=4), R=7, min_sites=2, round_timeout=60
+            *(300, on_round), algorithm=Scaffold(eta_l=0.3, K=4), R=9, min_sites=2, round_timeout=60
         )
         assert honest.poll() is None
 
         # wrong shape, dtype, NaN, absurd norm, version, name: that site sits the round out
-        assert [event.r for event in told.rounds] == list(range(1, 8))
+        assert [event.r for event in told.rounds] == list(range(1, 10))
         for event in told.rounds:
             if event.r in rogue_site.WAYS:
                 assert event.cohort == ["a", "c"], event

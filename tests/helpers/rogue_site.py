@@ -1,4 +1,6 @@
-"""A site that misbehaves, in another way each round.
+"""A site that misbehaves, in another way each time.
+
+Every third round it is honest: after three refusals in a row it would not be asked any more.
 
 python -m tests.helpers.rogue_site FOLDER DATA
 """
@@ -18,10 +20,10 @@ HONEST = Site.answer
 WAYS = {
     1: ("shape", "array 0 has shape (7,), but (8,) is expected"),
     2: ("dtype", "array 0 has dtype torch.float32, but torch.float64 is expected"),
-    3: ("nan", "array 0 holds NaN or infinity"),
-    4: ("norm", "which is beyond the limit"),
-    5: ("version", "it has trimtab 0.0.9 (protocol 0), the server"),
-    6: ("name", "it claims the name 'a'"),
+    4: ("nan", "array 0 holds NaN or infinity"),
+    5: ("norm", "which is beyond the limit"),
+    7: ("version", "it has trimtab 0.0.9 (protocol 0), the server"),
+    8: ("name", "it claims the name 'a'"),
 }
 
 
