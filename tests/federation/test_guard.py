@@ -364,7 +364,8 @@ def test_a_superlink_that_is_busy_is_to_be_asked_again(place):
 )
 def test_whatever_is_odd_gets_an_answer_and_a_line_that_is_plain(place, request_, status):
     with place.open() as link:
-        link.sendall(request_ + b"\r\n\r\n")
+        with suppress(ssl.SSLEOFError):  # The guard may answer before it has all of a long head.
+            link.sendall(request_ + b"\r\n\r\n")
         assert link.recv(100).startswith(b"HTTP/1.1 %d" % status)
     (line,) = place.lines
     assert line.isprintable()
