@@ -263,8 +263,8 @@ def page(recorded: dict[str, Any]) -> str:
     sentences += [f"No advice was given for {', '.join(silent)}."] if silent else []
     if len(recorded) < len(CASES):
         sentences += [
-            f"**{len(recorded)} of {len(CASES)} cases are in**; the others are open, and `make "
-            "account` goes on with them."
+            f"**{len(recorded)} of {len(CASES)} cases are in**; the others are open; `make "
+            "account` continues with them."
         ]
     text = (ROOT / "benchmarks" / "diagnosis.md.in").read_text("utf-8")
     return text.format(

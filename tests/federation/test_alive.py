@@ -164,7 +164,7 @@ def test_a_damaged_database_is_made_anew(tmp_path):
         told = server.job(400, spoil, R=5)
         assert told.rounds[-1].cohort == ["a", "b"]
         whole.check_replay()
-        assert "superlink.db cannot be used; it is made anew (no round is lost)." in whole.log()
+        assert "superlink.db cannot be used; it is created again (no round is lost)." in whole.log()
     assert not list(whole.operator.glob("superlink.db*"))  # They hold updates of sites.
 
 

@@ -87,7 +87,7 @@ class Federation:
         self.admitted = dict(sites)
 
     def run(self, ask=None):
-        """Run to the end; return what is told of each round, with the server's state after it."""
+        """Run to the end; return the event of each round, with the server's state after it."""
         rounds = []
         for done in self.server.run(ask or self.ask):
             server = self.server.standing.server

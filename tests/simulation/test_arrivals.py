@@ -117,6 +117,16 @@ def test_a_client_without_delay_is_a_cohort_of_one_with_a_divided_step():
     torch.testing.assert_close(ours[-1].x, theirs[-1].x, rtol=0, atol=1e-13)
 
 
+def test_the_drift_of_an_arrival_is_the_length_of_its_move_whatever_its_weight():
+    problem = quadratic(UNEQUAL)
+    sim = simulate(FedAvg(eta_l=0.05, K=5), problem, arrivals=Speeds(spread=10))
+    before = sim.server.x
+    for done in islice(sim, 12):
+        p_i = float(problem.weights[done.cohort[0]])
+        assert done.drift == pytest.approx(float((done.x - before).norm()) / p_i)
+        before = done.x
+
+
 def test_the_random_numbers_of_a_job_are_those_of_the_round_it_was_fetched_for():
     class Seen(Quadratic):
         def oracle(self, i, seed, r):

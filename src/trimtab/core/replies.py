@@ -124,7 +124,7 @@ class Tally:
     @property
     def drift(self) -> float:
         """The mean of |dx_i|; NaN where uploads have no dx."""
-        return self._moves.norm / self.share if self._moves.seen else nan
+        return self._moves.norm / fsum(self._weights) if self._moves.seen else nan
 
     @property
     def effective_clients(self) -> float:

@@ -54,7 +54,7 @@ _READY = 60.0  # the SuperLink answers within <= this many seconds
 _ASK = 10.0  # it is asked whether it still does every >= this many seconds
 _DEAF = 60.0  # if it has not answered for > 60 seconds, and has not computed either, it is ended
 _STUCK = 30.0  # the rounds are ended if they neither beat nor compute for > 30 seconds
-_SUSPECT = 4  # its database is made anew if it dies >= 4 times without an answer between
+_SUSPECT = 4  # its database is created again if it dies >= 4 times without an answer between
 _HOPELESS = 5  # the rounds are given up if they die >= 5 times without a round between
 
 
@@ -228,7 +228,9 @@ class OperatorProcess:
                 log.warning(f"the SuperLink died ({how}); it is started again soon.")
                 database = self.federation.folder / DATABASE
                 if self._deaths >= _SUSPECT or damage(database):
-                    log.warning(f"{database} cannot be used; it is made anew (no round is lost).")
+                    log.warning(
+                        f"{database} cannot be used; it is created again (no round is lost)."
+                    )
                     delete_database(database)
                     self._deaths = 0
             for child, patience in ((self.superlink, _DEAF), (self.rounds, _STUCK)):

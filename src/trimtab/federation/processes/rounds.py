@@ -1,8 +1,8 @@
 """The process that runs the rounds: the coordinator on one side, the transport on the other.
 
-It is told what to do in a line of JSON on its standard input, and tells what happens on its
-standard output, one event a line. If it dies, it is started again and goes on from the
-coordinator's checkpoint, in a new run of Flower.
+The process reads its job from a line of JSON on its standard input and writes events to its
+standard output, one per line. If it dies, the supervisor starts it again, and it continues from
+the coordinator's checkpoint, in a new run of Flower.
 """
 
 import json
@@ -109,7 +109,7 @@ def events_of_run(
             least = min(job.min_sites, len(requests))
             transport.wait_for(list(requests), least, timeout)
             work = all(request["kind"] == "work" for request in requests.values())
-            # A round goes on without sites that let the others wait; what else is asked needs all.
+            # A round continues without sites that delay the others; all other requests need all.
             yield from transport.ask(requests, timeout, least if work else None)
 
     if coordinator.journal:

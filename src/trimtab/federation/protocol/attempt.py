@@ -321,7 +321,7 @@ class Cohort(ServerDraws):
         return replace(self.standing, server=server, members=tuple(members), r=self.r, first=first)
 
     def result(self, seconds: float) -> RoundCommitted:
-        """Return what is told of this round."""
+        """Return the event of this round."""
         return RoundCommitted(
             r=self.r,
             cohort=tuple(member.name for member in self.alive),
