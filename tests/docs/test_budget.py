@@ -26,7 +26,7 @@ BUDGET = {
     "compute": (2212, 11),
     "core": (1493, 11),
     "diagnosis": (5137, 18),
-    "federation": (9660, 49),
+    "federation": (9662, 49),
     "flower": (512, 3),
     "problems": (9984, 45),
     "report": (2715, 17),
