@@ -62,7 +62,7 @@ def test_no_experiment_is_without_a_branch_and_so_without_a_count(begun):  # noq
 
 
 def test_an_exchange_that_fails_is_answered(begun, tmp_path):  # noqa: F811
-    """Whether a gradient overflows is a bit of the data: the site answers once, and its log has a line."""
+    """Whether a gradient overflows is a bit of the data: the site answers once, and logs it."""
     federation, requests = begun(FEDAVG)
     site, before = federation.sites["site0"], requests[-1]
     huge = {name: torch.full_like(array, 1.7e308) for name, array in before.arrays.items()}
